@@ -1,0 +1,35 @@
+"""vllm.v1.engine.core: an engine core process leaves as soon as it may.
+
+The function here is the target of the process: under spawn the child finds it by
+name, and with it this package, before anything else of vLLM runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import register
+from ..process_exit import exit_code, fast_exit
+from ..seams import installer
+
+SEAM = "EngineCoreProc.run_engine_core"
+
+
+def make_run_engine_core(original: Callable[..., None]) -> Callable[..., None]:
+    """``EngineCoreProc.run_engine_core``."""
+    return run_engine_core
+
+
+def run_engine_core(*args: Any, **kwargs: Any) -> None:
+    """Runs vLLM's own core, then leaves by the fast exit."""
+    register()
+    from vllm.v1.engine.core import EngineCoreProc
+
+    try:
+        installer.original_or(SEAM, EngineCoreProc.run_engine_core)(*args, **kwargs)
+    except SystemExit as error:
+        # vLLM's busy loop ends with it, and everything is released by now.
+        fast_exit(exit_code(error))
+        raise
+    fast_exit(0)

@@ -1,0 +1,144 @@
+"""vllm.v1.engine.core_client: the front end's hold on its engine core processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterable
+from typing import Any
+
+from ..core.report import ProcessEnd
+
+logger = logging.getLogger("vllm.ashutdown")
+
+
+def loop_of(client: Any) -> asyncio.AbstractEventLoop | None:
+    """The loop on which ``client`` reads from its core, once it does."""
+    resources = getattr(client, "resources", None)
+    task = getattr(resources, "output_queue_task", None)
+    return task.get_loop() if task is not None else None
+
+
+def core_is_dead(client: Any) -> bool:
+    """The core died, or is stopped."""
+    return bool(getattr(getattr(client, "resources", None), "engine_dead", False))
+
+
+def processes(client: Any) -> list[Any]:
+    """The core processes that ``client`` started; none where others did."""
+    manager = getattr(getattr(client, "resources", None), "engine_manager", None)
+    return list(getattr(manager, "processes", None) or ())
+
+
+def abort_in_core(client: Any, request_ids: list[str]) -> None:
+    """Tells each core to forget ``request_ids``. Never waits, needs no loop.
+
+    A core that is asked to stop while it has a drain time of its own would
+    otherwise compute on for callers who are gone.
+    """
+    socket = getattr(client, "input_socket", None)
+    if not request_ids or socket is None or socket.closed or core_is_dead(client):
+        return
+    import zmq
+    from vllm.v1.engine import EngineCoreRequestType
+
+    message = (
+        EngineCoreRequestType.ABORT.value,
+        *client.encoder.encode(request_ids),
+    )
+    # The plain socket behind the asyncio one: the same step must work where no
+    # loop turns.
+    plain = zmq.Socket.shadow(socket)
+    for engine in client.core_engines:
+        try:
+            plain.send_multipart((engine, *message), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            # It reads no more, so it is past computing for anyone.
+            logger.debug("[shutdown] abort not sent to core %s: %s", engine, error)
+
+
+def fail_utility_calls(client: Any, error: Exception) -> int:
+    """Ends the calls into the core that still wait for an answer.
+
+    vLLM leaves them waiting for ever.
+    """
+    pending = getattr(client, "utility_results", None) or {}
+    failed = 0
+    for call_id, future in list(pending.items()):
+        if isinstance(future, asyncio.Future) and future.get_loop().is_closed():
+            continue
+        pending.pop(call_id, None)
+        if not future.done():
+            future.set_exception(error)
+            failed += 1
+    return failed
+
+
+def stop(client: Any, seconds: float) -> list[ProcessEnd]:
+    """Asks the core's processes to leave, waits, and kills what is left. Blocks.
+
+    Args:
+        client: vLLM's ``MPClient``.
+        seconds: What they get to leave by themselves.
+    """
+    before = [process for process in processes(client) if process.exitcode is None]
+    client.shutdown(timeout=seconds)
+    return [
+        ProcessEnd(
+            name=process.name,
+            pid=process.pid,
+            exitcode=process.exitcode,
+            killed=process in before and process.exitcode == -signal.SIGKILL,
+        )
+        for process in processes(client)
+    ]
+
+
+def kill(client: Any) -> None:
+    """Ends the core's processes and their workers at once."""
+    import psutil
+
+    for process in processes(client):
+        if process.exitcode is not None:
+            continue
+        try:
+            # The handle pins the identity: its pid cannot be reused before it
+            # is reaped. psutil checks the start time of the workers.
+            workers = psutil.Process(process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            workers = []
+        process.kill()
+        for worker in workers:
+            try:
+                worker.kill()
+            except psutil.NoSuchProcess:
+                continue
+
+
+def io_tasks(client: Any) -> list[asyncio.Task[Any]]:
+    """The tasks on the loop that move messages between socket and queue."""
+    resources = getattr(client, "resources", None)
+    tasks = (
+        getattr(resources, name, None)
+        for name in ("output_queue_task", "stats_update_task")
+    )
+    return [task for task in tasks if task is not None]
+
+
+def drop_outputs(client: Any) -> None:
+    """Empties the queue that nobody reads any more."""
+    queue = getattr(client, "outputs_queue", None)
+    while queue is not None and not queue.empty():
+        queue.get_nowait()
+
+
+def forget_pending(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Lets tasks of a loop that turns no more go without a complaint.
+
+    They can neither run nor be cancelled there. ``asyncio.gather`` quiets its
+    children by the same attribute.
+    """
+    for task in tasks:
+        if not task.done():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]

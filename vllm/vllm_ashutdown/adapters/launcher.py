@@ -1,0 +1,145 @@
+"""vllm.entrypoints.launchers.launcher: the HTTP server awaits the ordered stop.
+
+vLLM's ``serve_http`` runs inside ours: it makes the server and answers for its
+options, its certificates and its watchdog. Ours takes over the signals and, when
+one comes, awaits ``ashutdown()`` and then lets vLLM's own way out close HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from .. import settings
+from ..core.mode import Mode
+from ..core.stop import Stop
+from ..core.trigger import Trigger
+from ..http.gate import Gate
+from ..http.middleware import ShutdownMiddleware
+from . import async_llm
+
+logger = logging.getLogger("vllm.ashutdown")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""They mean the same."""
+
+
+def make_serve_http(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``serve_http``."""
+
+    @functools.wraps(original)
+    async def serve_http(app: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = getattr(app.state, "engine_client", None)
+        if not hasattr(engine, "ashutdown"):  # a render server, say
+            return await original(app, *args, **kwargs)
+        server = _Server(app, engine)
+        return await server.serve(original(app, *args, **kwargs))
+
+    return serve_http
+
+
+def make_find_process_using_port(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``find_process_using_port``, which vLLM's way out calls on the loop.
+
+    It looks through the open connections of every process of the machine, to
+    warn of another user of the port. The only one there can be at that moment
+    is this server, which has not closed it yet.
+    """
+
+    @functools.wraps(original)
+    def find_process_using_port(port: int) -> Any:
+        return None
+
+    return find_process_using_port
+
+
+class _Server:
+    """One HTTP server from its first request to its last."""
+
+    def __init__(self, app: Any, engine: Any) -> None:
+        self.app = app
+        self.engine = engine
+        self.state = async_llm.state_of(engine)
+        self.gate = Gate(self.state.tally, settings.retry_after_seconds())
+        # Innermost, as Router(middleware=...) does it. The application's own
+        # stack may be built by now, and around the router is where we belong.
+        router = app.router
+        router.middleware_stack = ShutdownMiddleware(router.middleware_stack, self.gate)
+        self.signals: list[signal.Signals] = []
+        self.signalled = asyncio.Event()
+
+    async def serve(self, serving: Any) -> Awaitable[None]:
+        """Serves until a signal comes or the server ends by itself.
+
+        Args:
+            serving: vLLM's ``serve_http``, called but not begun.
+
+        Returns:
+            What is left to await once the engine's own context is left.
+        """
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(serving)
+        # vLLM's makes the server and sets its signal handlers before it first
+        # lets go of the loop; then ours take their place. A signal in between
+        # takes vLLM's way, which ends in the same one stop.
+        await asyncio.sleep(0)
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        signalled = loop.create_task(self.signalled.wait())
+        with async_llm.announced(self.engine, self.gate.close):
+            try:
+                await asyncio.wait(
+                    {task, signalled}, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                signalled.cancel()
+            if task.done():
+                return await task
+            await async_llm.ashutdown(
+                self.engine, trigger=Trigger.signal(self.signals[0])
+            )
+        self._count_refused()
+        # The way vLLM's own signal handler goes: it answers a cancellation with
+        # the coroutine that closes HTTP.
+        task.cancel()
+        return self._close(await task)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self.signals.append(number)
+        self.gate.close()  # before anything else gets a turn of the loop
+        count = len(self.signals)
+        if count == 1:
+            logger.info("[shutdown] %s received", number.name)
+            self.signalled.set()
+        elif self.state.stop is not None:
+            mode = Mode.ABORT if count == 2 else Mode.KILL
+            self.state.stop.raise_to(mode, Trigger.signal(number))
+
+    def _count_refused(self) -> None:
+        stop = self.state.stop
+        if stop is not None:
+            stop.requests.refused += self.gate.refused
+
+    async def _close(self, closing: Awaitable[None]) -> None:
+        """Closes HTTP within what is left of the budget.
+
+        Every answer is over by now; what uvicorn could still wait for is a
+        client that does not read its last bytes.
+        """
+        stop: Stop | None = self.state.stop
+        server = self.app.state.server
+        if stop is not None:
+            left = max(1, math.ceil(stop.budget.remaining()))
+            server.config.timeout_graceful_shutdown = left
+        await closing
+        if stop is not None:
+            logger.info(
+                "[shutdown] complete in %.3fs after %s",
+                stop.budget.elapsed(),
+                stop.trigger,
+            )

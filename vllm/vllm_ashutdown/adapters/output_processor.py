@@ -1,0 +1,150 @@
+"""vllm.v1.engine.output_processor: the requests in flight, and how one ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+from ..core.exchange import current_exchange
+from ..core.tally import Tally, WatchedMap
+from ..errors import ENDED, REFUSED
+from .exceptions import shutdown_error
+
+SLICE_SECONDS = 0.005
+"""How long ending requests may hold the loop before it lets others run."""
+
+EXCHANGE_ATTRIBUTE = "_ashutdown_exchange"
+"""Where a request's output queue keeps the HTTP exchange that it belongs to."""
+
+
+def watch_requests(processor: Any, tally: Tally) -> WatchedMap:
+    """Lets ``tally`` count the requests in ``processor``. Idempotent."""
+    states = processor.request_states
+    if not isinstance(states, WatchedMap):
+        processor.request_states = states = tally.watch(states)
+    return states
+
+
+def close_door(processor: Any) -> None:
+    """Makes ``processor`` refuse every request that is still on its way in.
+
+    It is the last door: a request that was let in before the stop, and is
+    still being tokenized when the requests are ended, meets it.
+    """
+    processor.add_request = _refuse
+
+
+def _refuse(*args: Any, **kwargs: Any) -> None:
+    exchange = current_exchange.get()
+    if exchange is not None:
+        exchange.ended = True
+    raise shutdown_error(REFUSED)
+
+
+def end_requests(
+    processor: Any,
+    abort_in_core: Callable[[list[str]], None],
+    dead_error: Callable[[], Exception] | None,
+) -> Generator[None, None, int]:
+    """Gives each request in ``processor`` its one terminal event.
+
+    Yields at least every :data:`SLICE_SECONDS`; returns how many it ended.
+    Requests that finish by themselves in between are left alone.
+
+    Args:
+        processor: vLLM's ``OutputProcessor``.
+        abort_in_core: Tells the core, with the ids of a slice.
+        dead_error: Where the core died unasked, makes the error that says so;
+            what is ended then is a casualty of that, not of the stop.
+    """
+    ended = 0
+    told: list[str] = []
+    until = time.perf_counter() + SLICE_SECONDS
+    for request_id in list(processor.request_states):
+        state = processor.request_states.get(request_id)
+        if state is None:
+            continue
+        told += _end(processor, state, dead_error)
+        ended += 1
+        if time.perf_counter() >= until:
+            abort_in_core(told)
+            told = []
+            yield
+            until = time.perf_counter() + SLICE_SECONDS
+    if told:
+        abort_in_core(told)
+    return ended
+
+
+def _end(
+    processor: Any, state: Any, dead_error: Callable[[], Exception] | None
+) -> list[str]:
+    """Ends one request, with its siblings where it is one of n.
+
+    Returns:
+        The ids that the core must forget.
+    """
+    queue = state.queue
+    siblings = _siblings(processor, state)
+    error: Exception
+    if dead_error is not None:
+        error = dead_error()
+    else:
+        error = shutdown_error(ENDED, output=_produced(state, siblings))
+    parent = state.parent_req
+    own_ids = (
+        [parent.request_id]
+        if parent is not None and parent.request_id in processor.parent_requests
+        else [sibling.request_id for sibling in siblings]
+    )
+    forgotten: list[str] = processor.abort_requests(own_ids, internal=True)
+    # vLLM's abort has just put an output with the finish reason "abort" there,
+    # which a client would take for an answer; an error put behind it wins. No
+    # await between the two, so the caller never sees the first.
+    if queue is not None and not isinstance(queue.output, Exception):
+        exchange = getattr(queue, EXCHANGE_ATTRIBUTE, None)
+        if exchange is not None and dead_error is None:
+            exchange.ended = True
+        queue.put(error)
+    return forgotten
+
+
+def _siblings(processor: Any, state: Any) -> list[Any]:
+    if state.parent_req is None:
+        return [state]
+    found = (
+        processor.request_states.get(child) for child in state.parent_req.child_requests
+    )
+    return [child for child in found if child is not None] or [state]
+
+
+def _produced(state: Any, siblings: Iterable[Any]) -> Any:
+    """All that was produced for a request so far, as vLLM's ``RequestOutput``.
+
+    The whole text and all tokens, also where the caller asked for deltas: a
+    caller that catches the error should not have to have kept them.
+    """
+    if state.detokenizer is None:  # a pooling request has nothing to show
+        return None
+    from vllm.outputs import CompletionOutput, RequestOutput
+
+    completions = [
+        CompletionOutput(
+            index=sibling.request_index,
+            text=sibling.detokenizer.output_text,
+            token_ids=list(sibling.detokenizer.output_token_ids),
+            cumulative_logprob=sibling.logprobs_processor.cumulative_logprob,
+            logprobs=sibling.logprobs_processor.logprobs,
+        )
+        for sibling in sorted(siblings, key=lambda one: one.request_index)
+    ]
+    parent = state.parent_req
+    return RequestOutput(
+        request_id=parent.external_req_id if parent else state.external_req_id,
+        prompt=state.prompt,
+        prompt_token_ids=state.prompt_token_ids,
+        prompt_logprobs=None,
+        outputs=completions,
+        finished=False,
+    )

@@ -1,0 +1,5 @@
+"""The command ``vllm-ashutdown``."""
+
+from .main import main
+
+__all__ = ["main"]

@@ -1,0 +1,79 @@
+"""The command line: what it says, and which part answers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ..version import __version__
+
+EXIT_OK = 0
+EXIT_USAGE = 2
+"""Bad arguments, or no vLLM to work with. argparse uses the same code."""
+
+_EPILOG = """\
+Nothing else is needed: where this package is installed, vLLM loads it by itself
+and `vllm serve` stops in order. VLLM_ASHUTDOWN=0 switches it off.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all of its commands."""
+    parser = argparse.ArgumentParser(
+        prog="vllm-ashutdown",
+        description="Ordered, bounded, audited shutdowns for vLLM.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"vllm-ashutdown {__version__}"
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        add_help=False,
+        help="vLLM's own `serve` with this package on; all arguments are vLLM's",
+    )
+    serve.set_defaults(run=_serve)
+    seams = commands.add_parser(
+        "seams", help="what this package touches in the vLLM that is installed"
+    )
+    seams.add_argument("--json", action="store_true", help="for programs")
+    seams.set_defaults(run=_seams)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Returns:
+        The exit code.
+    """
+    parser = build_parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return EXIT_OK
+    if rest and arguments.command != "serve":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    code: int = arguments.run(arguments, rest)
+    return code
+
+
+def _serve(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    from .serve import serve
+
+    return serve(rest)
+
+
+def _seams(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    from .seams import show
+
+    return show(as_json=arguments.json)
+
+
+def fail(message: str) -> int:
+    """Prints an error the way argparse does and gives the code for it."""
+    print(f"vllm-ashutdown: error: {message}", file=sys.stderr)
+    return EXIT_USAGE

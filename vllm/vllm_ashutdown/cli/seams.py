@@ -1,0 +1,61 @@
+"""``vllm-ashutdown seams``: every touched attribute and its state."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+
+from .. import register
+from ..seams.installer import state_of
+from ..seams.registry import SEAMS
+from ..seams.seam import Seam, State
+
+
+def show(*, as_json: bool) -> int:
+    """Prints each seam and its state for the vLLM that is installed.
+
+    Returns:
+        0 if every seam is laid, 1 if one is skipped, 2 without a vLLM.
+    """
+    from .main import fail
+
+    try:
+        import vllm
+    except ImportError as error:
+        return fail(f"vLLM cannot be imported here: {error}")
+    register()
+    rows = []
+    for seam in SEAMS:
+        _import_target(seam)
+        state, reason = state_of(seam)
+        rows.append((seam, state, reason))
+    if as_json:
+        found = [
+            {
+                "name": seam.name,
+                "how": seam.how,
+                "state": state,
+                "reason": reason,
+                "why": seam.why,
+                "reference": seam.reference,
+                "until": seam.until,
+            }
+            for seam, state, reason in rows
+        ]
+        print(json.dumps({"vllm": vllm.__version__, "seams": found}, indent=2))
+    else:
+        print(f"vLLM {vllm.__version__}: what vllm-ashutdown touches, and why\n")
+        for seam, state, reason in rows:
+            print(f"{state:8} {seam.how:8} {seam.name}")
+            print(f"         {reason or seam.why} ({seam.reference})")
+    return int(any(state is not State.LAID for _, state, _ in rows))
+
+
+def _import_target(seam: Seam) -> None:
+    for name in seam.modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            # The other releases' places of it.
+            logging.getLogger("vllm.ashutdown").debug("%s: %s", name, error)

@@ -1,0 +1,1 @@
+"""The shutdown itself: order, modes, budget, report. Knows asyncio, not vLLM."""

@@ -1,0 +1,29 @@
+"""One HTTP request, as the engine side may know it without knowing HTTP."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Links an HTTP request to the engine requests that are made for it.
+
+    The HTTP side sets it in the request's context and reads it; the engine
+    side, which runs in that context, finds it there.
+
+    Attributes:
+        admitted: It was let in before the stop, so engine requests made for it
+            while the server drains are let in too.
+        ended: The stop has ended, or refused, an engine request of it: whatever
+            the server's handler still writes is not an answer any more.
+    """
+
+    admitted: bool = True
+    ended: bool = False
+
+
+current_exchange: ContextVar[Exchange | None] = ContextVar(
+    "vllm_ashutdown_exchange", default=None
+)

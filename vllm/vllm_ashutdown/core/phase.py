@@ -1,0 +1,52 @@
+"""The steps of a stop, and what became of each."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Phase(enum.StrEnum):
+    """The steps of the order, in the order. :mod:`.order` says why it is this one."""
+
+    ANNOUNCE = "announce"
+    ADMISSION = "admission"
+    DRAIN = "drain"
+    END = "end"
+    HANDLER = "handler"
+    CORE = "core"
+    RELEASE = "release"
+    AUDIT = "audit"
+
+
+class Outcome(enum.StrEnum):
+    """How a phase ended."""
+
+    DONE = "done"
+    SKIPPED = "skipped"
+    EXPIRED = "expired"
+    """Its share of the budget was out; the stop went on without it."""
+    RAISED = "raised"
+    """Cut short since the stop was raised to a stronger mode."""
+    FAILED = "failed"
+    """It raised; the error is logged and the stop went on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRecord:
+    """One phase of one stop.
+
+    Attributes:
+        phase: Which.
+        requested: Seconds that the budget allotted; ``inf`` for a drain
+            without limit, 0 for a phase that was skipped.
+        spent: Seconds that it took.
+        outcome: How it ended.
+        detail: What there is to say about it, for people; may be empty.
+    """
+
+    phase: Phase
+    requested: float
+    spent: float
+    outcome: Outcome
+    detail: str = ""

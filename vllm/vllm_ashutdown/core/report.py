@@ -1,0 +1,150 @@
+"""What a stop did, as a value: the answer that can be checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .mode import Mode
+from .phase import Outcome, Phase, PhaseRecord
+from .trigger import Trigger, TriggerKind
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """What became of the requests, counted from the first trigger on.
+
+    Attributes:
+        completed: Ran to their own end while the engine drained.
+        aborted: Got their terminal event from the stop.
+        refused: Came too late and were refused at the door.
+    """
+
+    completed: int = 0
+    aborted: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """How one process of the engine ended.
+
+    Attributes:
+        name: vLLM's name for it, for example ``EngineCore``.
+        pid: Its process id.
+        exitcode: As :attr:`multiprocessing.Process.exitcode` has it: negative
+            for a signal, ``None`` while it lives.
+        killed: It outlasted its share of the budget and was killed by the stop.
+    """
+
+    name: str
+    pid: int
+    exitcode: int | None
+    killed: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """It left by itself, with success."""
+        return self.exitcode == 0 and not self.killed
+
+    def __str__(self) -> str:
+        if self.exitcode is None:
+            how = "still alive"
+        elif self.killed:
+            how = "killed: outlasted its share of the budget"
+        elif self.exitcode < 0:
+            how = f"ended by signal {-self.exitcode}"
+        else:
+            how = f"exit {self.exitcode}"
+        return f"{self.name} (pid {self.pid}): {how}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownReport:
+    """One stop of one engine.
+
+    Attributes:
+        trigger: What asked first.
+        mode: The mode it began with.
+        final_mode: The mode it ended in; stronger than ``mode`` where it was
+            raised on the way.
+        seconds: From the first trigger to the end of the audit.
+        phases: One record a phase, in the order.
+        requests: What became of the requests.
+        processes: How each process of the engine ended.
+        leftovers: What the audit still found, one line each; empty is clean.
+    """
+
+    trigger: Trigger
+    mode: Mode
+    final_mode: Mode
+    seconds: float
+    phases: tuple[PhaseRecord, ...]
+    requests: RequestCounts
+    processes: tuple[ProcessEnd, ...] = ()
+    leftovers: tuple[str, ...] = field(default=())
+
+    @property
+    def clean(self) -> bool:
+        """Nothing is left, no phase failed or expired, no process was killed.
+
+        A drain whose deadline came is clean: that is what deadlines are for.
+        """
+        return not self.leftovers and not any(
+            record.outcome is Outcome.FAILED
+            or (record.outcome is Outcome.EXPIRED and record.phase is not Phase.DRAIN)
+            for record in self.phases
+        ) and all(process.clean for process in self.processes)
+
+    def to_json(self) -> str:
+        """The report as one JSON object; infinite spans become ``null``."""
+        return json.dumps(_plain(dataclasses.asdict(self)), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> ShutdownReport:
+        """The report that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: ``text`` is no such report.
+        """
+        try:
+            data: Mapping[str, Any] = json.loads(text)
+            return cls(
+                trigger=Trigger(
+                    TriggerKind(data["trigger"]["kind"]), data["trigger"]["detail"]
+                ),
+                mode=Mode.parse(data["mode"]),
+                final_mode=Mode.parse(data["final_mode"]),
+                seconds=float(data["seconds"]),
+                phases=tuple(
+                    PhaseRecord(
+                        Phase(row["phase"]),
+                        math.inf if row["requested"] is None else row["requested"],
+                        row["spent"],
+                        Outcome(row["outcome"]),
+                        row["detail"],
+                    )
+                    for row in data["phases"]
+                ),
+                requests=RequestCounts(**data["requests"]),
+                processes=tuple(ProcessEnd(**row) for row in data["processes"]),
+                leftovers=tuple(data["leftovers"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a shutdown report: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mode):
+        return str(value)
+    if isinstance(value, float) and math.isinf(value):
+        return None
+    return value

@@ -1,0 +1,70 @@
+"""A blocking call on a thread of its own, awaited on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class OnceInThread(Generic[T]):
+    """Runs a blocking call once; whoever asks, wherever, gets that one result.
+
+    Not a pool of :mod:`concurrent.futures`: the loop's default executor may be
+    full of the host's work just when the engine must stop, and the interpreter
+    joins such threads at its exit, so one hung call would keep it for ever. A
+    daemon thread holds up no one.
+    """
+
+    def __init__(self, name: str, call: Callable[[float], T]) -> None:
+        """Nothing runs yet.
+
+        Args:
+            name: Of the thread.
+            call: Gets the seconds that it may take.
+        """
+        self._name = name
+        self._call = call
+        self._lock = threading.Lock()
+        self._result: Future[T] | None = None
+
+    def _claim(self) -> tuple[Future[T], bool]:
+        with self._lock:
+            if self._result is not None:
+                return self._result, False
+            self._result = Future()
+            # Running, so that no waiter that is cancelled can cancel it.
+            self._result.set_running_or_notify_cancel()
+            return self._result, True
+
+    def _run(self, result: Future[T], seconds: float) -> None:
+        try:
+            value = self._call(seconds)
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+    async def result(self, seconds: float) -> T:
+        """Starts the call on its thread, or joins it. Can be awaited anew."""
+        future, mine = self._claim()
+        if mine:
+            threading.Thread(
+                target=self._run, args=(future, seconds), name=self._name, daemon=True
+            ).start()
+        return await asyncio.wrap_future(future)
+
+    def result_here(self, seconds: float) -> T:
+        """Makes the call on this thread, or waits for the one that runs.
+
+        Raises:
+            TimeoutError: it runs elsewhere and is not over after ``seconds``.
+        """
+        future, mine = self._claim()
+        if mine:
+            self._run(future, seconds)
+        return future.result(seconds)

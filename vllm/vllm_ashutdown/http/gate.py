@@ -1,0 +1,27 @@
+"""Whether an HTTP server lets requests in, and what it counts of them."""
+
+from __future__ import annotations
+
+from ..core.tally import Tally
+
+
+class Gate:
+    """Open while serving, closed from the first sign of a stop on.
+
+    Attributes:
+        tally: Counts the exchanges that were let in, so that a drain waits for
+            their last byte.
+        closed: No request is let in any more.
+        refused: How many were refused.
+    """
+
+    def __init__(self, tally: Tally, retry_after: int) -> None:
+        """An open gate; ``retry_after`` is what a refusal says, in seconds."""
+        self.tally = tally
+        self.retry_after = retry_after
+        self.closed = False
+        self.refused = 0
+
+    def close(self) -> None:
+        """Lets nothing in from now on."""
+        self.closed = True

@@ -1,0 +1,1 @@
+"""How this package touches vLLM: each touched attribute is one data record."""

@@ -1,0 +1,104 @@
+"""Lays seams: idempotent, in any process, and never at vLLM's cost."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from .imports import when_imported
+from .seam import How, Seam, State
+
+logger = logging.getLogger("vllm.ashutdown")
+
+_states: dict[str, State] = {}
+_reasons: dict[str, str] = {}
+_originals: dict[str, Any] = {}
+
+
+def install(seams: Iterable[Seam]) -> None:
+    """Lays each seam now, or as soon as its module is imported.
+
+    A seam whose guard does not match is skipped with one warning.
+    """
+    for seam in seams:
+        if seam.name not in _states:
+            _states[seam.name] = State.WAITING
+            _lay_in_time(seam)
+
+
+def state_of(seam: Seam) -> tuple[State, str]:
+    """What became of ``seam`` in this process, and why if it was skipped."""
+    return _states.get(seam.name, State.WAITING), _reasons.get(seam.name, "")
+
+
+def original_or(name: str, attribute: Any) -> Any:
+    """vLLM's own behind the seam ``name``, or ``attribute`` where it is not laid."""
+    return _originals.get(name, attribute)
+
+
+def _lay_in_time(seam: Seam) -> None:
+    # Each release has one of the modules. Asking which would import their
+    # parents in processes that have no use for them; waiting for all is free.
+    for target in seam.targets:
+        when_imported(
+            target.partition(":")[0],
+            lambda module, target=target: _lay(seam, module, target),
+        )
+
+
+def _lay(seam: Seam, module: ModuleType, target: str) -> None:
+    if _states[seam.name] is not State.WAITING:
+        return
+    missing = [need for need in seam.needs if _states.get(need) is State.SKIPPED]
+    if missing:
+        _skip(seam, f"it needs {', '.join(missing)}, which is skipped")
+        return
+    path = target.partition(":")[2].split(".")
+    holder: Any = module
+    for part in path[:-1]:
+        holder = getattr(holder, part, None)
+        if holder is None:
+            _skip(seam, f"{target} is gone")
+            return
+    attribute = path[-1]
+    found = getattr(holder, attribute, None)
+    if seam.how is How.ADD:
+        if found is not None:
+            _skip(seam, f"this vLLM has its own {'.'.join(path)}")
+            return
+    elif found is None:
+        _skip(seam, f"{target} is gone")
+        return
+    else:
+        reason = seam.guard.mismatch(found)
+        if reason is not None:
+            _skip(seam, f"{target} has changed: {reason}")
+            return
+    make_module, _, make_name = seam.make.partition(":")
+    replacement = getattr(importlib.import_module(make_module), make_name)(found)
+    if isinstance(vars(holder).get(attribute), staticmethod):
+        setattr(holder, attribute, staticmethod(replacement))
+    else:
+        setattr(holder, attribute, replacement)
+    for binding in seam.bindings:
+        binding_module, _, binding_name = binding.partition(":")
+        kept = sys.modules.get(binding_module)
+        if kept is not None and getattr(kept, binding_name, None) is found:
+            setattr(kept, binding_name, replacement)
+    _originals[seam.name] = found
+    _states[seam.name] = State.LAID
+
+
+def _skip(seam: Seam, reason: str) -> None:
+    _states[seam.name] = State.SKIPPED
+    _reasons[seam.name] = reason
+    logger.warning(
+        "[shutdown] seam %s skipped, vLLM keeps its own behaviour there: %s. "
+        "vllm-ashutdown supports vLLM 0.28 to 0.33.",
+        seam.name,
+        reason,
+    )

@@ -1,0 +1,146 @@
+"""All seams, in one list. A test holds it against the code."""
+
+from __future__ import annotations
+
+from .seam import Guard, How, Seam
+
+_ASYNC_LLM = "vllm.v1.engine.async_llm:AsyncLLM"
+_OURS = "vllm_ashutdown.adapters"
+
+_LAUNCHERS = (
+    "vllm.entrypoints.launchers.launcher",
+    "vllm.entrypoints.launcher",  # 0.28
+)
+
+SEAMS: tuple[Seam, ...] = (
+    Seam(
+        name="AsyncLLM.shutdown",
+        targets=(f"{_ASYNC_LLM}.shutdown",),
+        how=How.REPLACE,
+        make=f"{_OURS}.async_llm:make_shutdown",
+        why="It stops the core before the output handler, which then finds its "
+        "core gone and logs a dead engine; callers of generate() wait for ever.",
+        reference="vllm#48745",
+        until="vLLM cancels and awaits its output handler before it stops the core",
+        guard=Guard(
+            parameters=("self", "timeout"),
+            reads=("engine_core", "output_handler", "renderer"),
+        ),
+    ),
+    Seam(
+        name="AsyncLLM.ashutdown",
+        targets=(f"{_ASYNC_LLM}.ashutdown",),
+        how=How.ADD,
+        make=f"{_OURS}.async_llm:make_ashutdown",
+        why="There is no shutdown that can be awaited.",
+        reference="vllm#24885",
+        until="vLLM has a shutdown coroutine of its own",
+        needs=("AsyncLLM.shutdown", "AsyncLLM.add_request"),
+    ),
+    Seam(
+        name="AsyncLLM.add_request",
+        targets=(f"{_ASYNC_LLM}.add_request",),
+        how=How.WRAP,
+        make=f"{_OURS}.async_llm:make_add_request",
+        why="The engine takes new requests while it stops, so a drain need never "
+        "end, and a request that comes as the core dies waits for ever.",
+        reference="vllm#24885",
+        until="AsyncLLM refuses requests with a typed, retryable error from the "
+        "first moment of a shutdown on",
+        guard=Guard(
+            parameters=("self", "request_id", "prompt", "params"),
+            reads=("errored", "output_processor", "RequestOutputCollector"),
+        ),
+        needs=("AsyncLLM.shutdown",),
+    ),
+    Seam(
+        name="AsyncLLM.__del__",
+        targets=(f"{_ASYNC_LLM}.__del__",),
+        how=How.REPLACE,
+        make=f"{_OURS}.async_llm:make_del",
+        why="It raises out of an engine whose __init__ failed, and at the "
+        "interpreter's exit.",
+        reference="HiThink GAGE#138",
+        until="vLLM's own tolerates a half-built engine and a finalizing interpreter",
+        guard=Guard(parameters=("self",), reads=("shutdown",)),
+        needs=("AsyncLLM.shutdown",),
+    ),
+    Seam(
+        name="AsyncLLM.__init__",
+        targets=(f"{_ASYNC_LLM}.__init__",),
+        how=How.WRAP,
+        make=f"{_OURS}.async_llm:make_init",
+        why="An engine that is still open at the interpreter's exit must be "
+        "closed before modules are taken apart.",
+        reference="vllm#28838",
+        until="vLLM closes its engines in an atexit hook",
+        guard=Guard(parameters=("self", "vllm_config", "executor_class")),
+        needs=("AsyncLLM.shutdown",),
+    ),
+    Seam(
+        name="serve_http",
+        targets=tuple(f"{module}:serve_http" for module in _LAUNCHERS),
+        how=How.WRAP,
+        make=f"{_OURS}.launcher:make_serve_http",
+        why="The server answers /health with 200 while it drains, new requests "
+        "with tracebacks, and waits for ever for streams that have no engine.",
+        reference="vllm#24885",
+        until="vLLM's launcher awaits a shutdown coroutine and refuses with 503",
+        guard=Guard(
+            parameters=("app", "sock"),
+            reads=("engine_client", "add_signal_handler", "server_task", "shutdown"),
+        ),
+        bindings=(
+            "vllm.entrypoints.launchers.api_server.entry:serve_http",
+            "vllm.entrypoints.launchers.render.entry:serve_http",
+            "vllm.entrypoints.openai.api_server:serve_http",
+        ),
+        needs=("AsyncLLM.shutdown", "AsyncLLM.ashutdown"),
+    ),
+    Seam(
+        name="find_process_using_port",
+        targets=tuple(f"{module}:find_process_using_port" for module in _LAUNCHERS),
+        how=How.REPLACE,
+        make=f"{_OURS}.launcher:make_find_process_using_port",
+        why="It searches every process of the machine on the event loop, in the "
+        "middle of a stop.",
+        reference="vllm#8204",
+        until="vLLM's launcher no longer calls it on its way out",
+        guard=Guard(parameters=("port",)),
+        needs=("serve_http",),
+    ),
+    Seam(
+        name="EngineCoreProc.run_engine_core",
+        targets=("vllm.v1.engine.core:EngineCoreProc.run_engine_core",),
+        how=How.WRAP,
+        make=f"{_OURS}.core:make_run_engine_core",
+        why="A core that has released everything spends seconds more on taking "
+        "its interpreter apart, and gets killed for it.",
+        reference="vllm#55632",
+        until="vLLM's core leaves by itself as soon as its resources are released",
+        guard=Guard(reads=("vllm_config", "run_busy_loop", "shutdown")),
+    ),
+    Seam(
+        name="WorkerProc.worker_main",
+        targets=("vllm.v1.executor.multiproc_executor:WorkerProc.worker_main",),
+        how=How.WRAP,
+        make=f"{_OURS}.multiproc_executor:make_worker_main",
+        why="The same for a worker, for which the core waits.",
+        reference="vllm#55632",
+        until="vLLM's worker leaves by itself as soon as its resources are released",
+        guard=Guard(reads=("death_pipe", "worker_busy_loop", "shutdown")),
+    ),
+    Seam(
+        name="MultiprocExecutor._ensure_worker_termination",
+        targets=(
+            "vllm.v1.executor.multiproc_executor:"
+            "MultiprocExecutor._ensure_worker_termination",
+        ),
+        how=How.REPLACE,
+        make=f"{_OURS}.multiproc_executor:make_ensure_worker_termination",
+        why="It looks every 0.1 s whether the workers are gone.",
+        reference="vllm#55632",
+        until="vLLM waits on the workers' sentinels",
+        guard=Guard(parameters=("worker_procs",), reads=("terminate", "kill")),
+    ),
+)

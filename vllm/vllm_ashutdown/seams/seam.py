@@ -1,0 +1,114 @@
+"""The record of one touched vLLM attribute, and the guard in front of it."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+
+class How(enum.StrEnum):
+    """What is done to the attribute, from the gentlest on."""
+
+    ADD = "add"
+    """A new attribute; nothing of vLLM's is touched."""
+    WRAP = "wrap"
+    """vLLM's own runs inside ours."""
+    REPLACE = "replace"
+    """Ours runs instead of vLLM's."""
+
+
+class State(enum.StrEnum):
+    """What became of a seam in this process."""
+
+    WAITING = "waiting"
+    """Its module is not imported yet; it is laid when that happens."""
+    LAID = "laid"
+    SKIPPED = "skipped"
+    """Its guard does not match; vLLM keeps its own behaviour there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What must be true of vLLM's attribute for ours to fit in its place.
+
+    Attributes:
+        parameters: Names that its signature must have, in this order; others
+            may stand between and behind them.
+        reads: Names that its body must use, nested functions included. A body
+            that no longer does has changed its ways.
+    """
+
+    parameters: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+    def mismatch(self, attribute: Any) -> str | None:
+        """Why ``attribute`` does not fit, or ``None`` if it does."""
+        function = inspect.unwrap(attribute)
+        if self.parameters:
+            try:
+                names = list(inspect.signature(function).parameters)
+            except (TypeError, ValueError) as error:
+                return f"its signature cannot be read ({error})"
+            here = iter(names)
+            for wanted in self.parameters:
+                if wanted not in here:  # consumes: the order counts
+                    return f"it takes ({', '.join(names)}), without {wanted!r}"
+        if self.reads:
+            code = getattr(function, "__code__", None)
+            if code is None:
+                return "it is not a Python function"
+            missing = sorted(set(self.reads) - _names(code))
+            if missing:
+                return f"it no longer uses {', '.join(missing)}"
+        return None
+
+
+def _names(code: CodeType) -> set[str]:
+    names = set(code.co_names) | set(code.co_varnames) | set(code.co_freevars)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names(constant)
+        elif isinstance(constant, str):
+            names.add(constant)  # as in getattr(self, "output_handler", None)
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """One touched vLLM attribute.
+
+    Attributes:
+        name: Short and unique; what ``needs`` and messages say.
+        targets: ``module:attribute`` in each supported release, newest first;
+            the first whose module exists is the one.
+        how: What is done to it.
+        make: ``module:function`` of ours that takes vLLM's attribute (``None``
+            for :attr:`How.ADD`) and gives back what takes its place. A name,
+            so that no process imports an adapter it has no use for.
+        why: What goes wrong without it.
+        reference: The public issue or pull request about that.
+        until: The condition on which this record can go.
+        guard: What must be true of vLLM's attribute.
+        bindings: ``module:name`` of other places that keep a reference to the
+            same object and must follow.
+        needs: Names of seams without which this one would do harm.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    how: How
+    make: str
+    why: str
+    reference: str
+    until: str
+    guard: Guard = Guard()
+    bindings: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of the targets."""
+        return tuple(target.partition(":")[0] for target in self.targets)
