@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 ENDED = "The engine is shutting down and ended this request. It is safe to retry."
 REFUSED = "The engine is shutting down and takes no new requests. It is safe to retry."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import multiprocessing.util
 import os
@@ -34,6 +35,29 @@ def fast_exit(code: int) -> None:
             except (OSError, ValueError):
                 continue
     os._exit(code)
+
+
+_leaves = False
+
+
+def will_leave_fast() -> None:
+    """Notes that this process is ours from its first line to its last."""
+    global _leaves
+    _leaves = settings.fast_exit()
+
+
+def stop_collecting() -> None:
+    """Ends garbage collection in a process that is about to leave.
+
+    vLLM collects twice on its way out, the second time the whole heap that it
+    had frozen: a third of a second each, to free memory that the kernel takes
+    back whole a moment later. Nothing for a process that stays.
+    """
+    if not _leaves:
+        return
+    gc.disable()
+    gc.collect = lambda generation=2: 0  # type: ignore[assignment]
+    gc.unfreeze = lambda: None
 
 
 def exit_code(error: SystemExit) -> int:

@@ -31,12 +31,12 @@ class Variable:
     """
 
     name: str
-    default: float | bool | int
+    default: float | bool | int | str
     allowed: str
     meaning: str
-    parse: Callable[[str], float | bool | int]
+    parse: Callable[[str], float | bool | int | str]
 
-    def read(self) -> float | bool | int:
+    def read(self) -> float | bool | int | str:
         """The value in force.
 
         Raises:
@@ -50,7 +50,7 @@ class Variable:
         except ValueError:
             raise InvalidSettingError(self.name, text, self.allowed) from None
 
-    def read_or_default(self) -> float | bool | int:
+    def read_or_default(self) -> float | bool | int | str:
         """The value in force, or the default where the text means nothing."""
         try:
             return self.read()
@@ -111,7 +111,15 @@ FAST_EXIT = Variable(
     _switch,
 )
 
-VARIABLES = (ENABLED, TEARDOWN_SECONDS, RETRY_AFTER_SECONDS, FAST_EXIT)
+REPORT = Variable(
+    "VLLM_ASHUTDOWN_REPORT",
+    "",
+    "the path of a file",
+    "Where a server writes the report of its stop, as one JSON object.",
+    str,
+)
+
+VARIABLES = (ENABLED, TEARDOWN_SECONDS, RETRY_AFTER_SECONDS, FAST_EXIT, REPORT)
 
 
 def enabled() -> bool:
@@ -127,6 +135,11 @@ def fast_exit() -> bool:
 def teardown_seconds() -> float:
     """The teardown reserve of a stop's budget."""
     return float(TEARDOWN_SECONDS.read_or_default())
+
+
+def report_path() -> str:
+    """Where the report of a server's stop goes; empty for nowhere."""
+    return str(REPORT.read_or_default())
 
 
 def retry_after_seconds() -> int:

@@ -6,11 +6,12 @@ name, and with it this package, before anything else of vLLM runs there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from .. import register
-from ..process_exit import exit_code, fast_exit
+from ..process_exit import exit_code, fast_exit, stop_collecting, will_leave_fast
 from ..seams import installer
 
 SEAM = "EngineCoreProc.run_engine_core"
@@ -24,6 +25,7 @@ def make_run_engine_core(original: Callable[..., None]) -> Callable[..., None]:
 def run_engine_core(*args: Any, **kwargs: Any) -> None:
     """Runs vLLM's own core, then leaves by the fast exit."""
     register()
+    will_leave_fast()
     from vllm.v1.engine.core import EngineCoreProc
 
     try:
@@ -33,3 +35,14 @@ def run_engine_core(*args: Any, **kwargs: Any) -> None:
         fast_exit(exit_code(error))
         raise
     fast_exit(0)
+
+
+def make_shutdown(original: Callable[..., None]) -> Callable[..., None]:
+    """``EngineCoreProc.shutdown``: the last thing that a core process does."""
+
+    @functools.wraps(original)
+    def shutdown(self: Any) -> None:
+        stop_collecting()
+        original(self)
+
+    return shutdown

@@ -13,11 +13,13 @@ import logging
 import math
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from .. import settings
 from ..core.mode import Mode
-from ..core.stop import Stop
+from ..core.phase import Outcome, Phase, PhaseRecord
+from ..core.report import ShutdownReport
 from ..core.trigger import Trigger
 from ..http.gate import Gate
 from ..http.middleware import ShutdownMiddleware
@@ -100,14 +102,14 @@ class _Server:
                 signalled.cancel()
             if task.done():
                 return await task
-            await async_llm.ashutdown(
+            report = await async_llm.ashutdown(
                 self.engine, trigger=Trigger.signal(self.signals[0])
             )
-        self._count_refused()
+        report.requests.refused += self.gate.refused
         # The way vLLM's own signal handler goes: it answers a cancellation with
         # the coroutine that closes HTTP.
         task.cancel()
-        return self._close(await task)
+        return self._close(report, await task)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.signals.append(number)
@@ -120,26 +122,31 @@ class _Server:
             mode = Mode.ABORT if count == 2 else Mode.KILL
             self.state.stop.raise_to(mode, Trigger.signal(number))
 
-    def _count_refused(self) -> None:
-        stop = self.state.stop
-        if stop is not None:
-            stop.requests.refused += self.gate.refused
-
-    async def _close(self, closing: Awaitable[None]) -> None:
+    async def _close(self, report: ShutdownReport, closing: Awaitable[None]) -> None:
         """Closes HTTP within what is left of the budget.
 
         Every answer is over by now; what uvicorn could still wait for is a
         client that does not read its last bytes.
         """
-        stop: Stop | None = self.state.stop
+        stop = self.state.stop
+        assert stop is not None
+        began, left = stop.budget.clock(), stop.budget.remaining()
         server = self.app.state.server
-        if stop is not None:
-            left = max(1, math.ceil(stop.budget.remaining()))
-            server.config.timeout_graceful_shutdown = left
+        server.config.timeout_graceful_shutdown = max(1, math.ceil(left))
         await closing
-        if stop is not None:
-            logger.info(
-                "[shutdown] complete in %.3fs after %s",
-                stop.budget.elapsed(),
-                stop.trigger,
-            )
+        record = PhaseRecord(
+            Phase.HTTP, left, stop.budget.clock() - began, Outcome.DONE
+        )
+        whole = report.with_http(record, stop.budget.elapsed())
+        logger.info("[shutdown] complete in %.3fs: %s", whole.seconds, whole.summary)
+        _write(whole)
+
+
+def _write(report: ShutdownReport) -> None:
+    path = settings.report_path()
+    if not path:
+        return
+    try:
+        Path(path).write_text(report.to_json() + "\n", encoding="utf-8")
+    except OSError as error:
+        logger.warning("[shutdown] no report written: %s", error)

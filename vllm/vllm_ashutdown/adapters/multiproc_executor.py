@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import wait
 from typing import Any
 
 from .. import register
-from ..process_exit import exit_code, fast_exit
+from ..process_exit import exit_code, fast_exit, stop_collecting, will_leave_fast
 from ..seams import installer
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -27,6 +27,7 @@ def make_worker_main(original: Callable[..., None]) -> Callable[..., None]:
 def worker_main(*args: Any, **kwargs: Any) -> None:
     """Runs vLLM's own worker, then leaves by the fast exit."""
     register()
+    will_leave_fast()
     from vllm.v1.executor.multiproc_executor import WorkerProc
 
     try:
@@ -37,6 +38,17 @@ def worker_main(*args: Any, **kwargs: Any) -> None:
     fast_exit(0)
 
 
+def make_shutdown(original: Callable[..., None]) -> Callable[..., None]:
+    """``WorkerProc.shutdown``: the last thing that a worker process does."""
+
+    @functools.wraps(original)
+    def shutdown(self: Any) -> None:
+        stop_collecting()
+        original(self)
+
+    return shutdown
+
+
 def make_ensure_worker_termination(original: Callable[..., None]) -> Any:
     """``MultiprocExecutor._ensure_worker_termination``."""
     return ensure_worker_termination
@@ -45,8 +57,8 @@ def make_ensure_worker_termination(original: Callable[..., None]) -> Any:
 def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
     """Waits for workers that are asked to leave; terminates, then kills the rest.
 
-    The same steps and times as vLLM's, on the processes' own sentinels instead
-    of a look every 0.1 s.
+    The same steps and times as vLLM's, with an event to wait for instead of a
+    look every 0.1 s.
     """
     import vllm.envs as envs
 
@@ -69,13 +81,9 @@ def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
 
 def _alive_after(processes: Sequence[Any], seconds: float) -> list[Any]:
     until = time.monotonic() + seconds
-    left = [process for process in processes if process.is_alive()]
-    while left:
-        remaining = until - time.monotonic()
-        if remaining <= 0 or not wait([p.sentinel for p in left], remaining):
-            break
-        left = [process for process in left if process.is_alive()]
-    return left
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+    return [process for process in processes if process.is_alive()]
 
 
 def _names(processes: Sequence[Any]) -> str:

@@ -16,6 +16,8 @@ class Phase(enum.StrEnum):
     HANDLER = "handler"
     CORE = "core"
     RELEASE = "release"
+    HTTP = "http"
+    """Closing the HTTP server and its socket; only where there is one."""
     AUDIT = "audit"
 
 

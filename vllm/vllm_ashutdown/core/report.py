@@ -94,11 +94,40 @@ class ShutdownReport:
 
         A drain whose deadline came is clean: that is what deadlines are for.
         """
-        return not self.leftovers and not any(
-            record.outcome is Outcome.FAILED
-            or (record.outcome is Outcome.EXPIRED and record.phase is not Phase.DRAIN)
-            for record in self.phases
-        ) and all(process.clean for process in self.processes)
+        return (
+            not self.leftovers
+            and not any(
+                record.outcome is Outcome.FAILED
+                or (
+                    record.outcome is Outcome.EXPIRED
+                    and record.phase is not Phase.DRAIN
+                )
+                for record in self.phases
+            )
+            and all(process.clean for process in self.processes)
+        )
+
+    @property
+    def summary(self) -> str:
+        """One line for a log."""
+        mode = str(self.mode)
+        if self.final_mode is not self.mode:
+            mode += f", raised to {self.final_mode}"
+        counts = self.requests
+        left = "; ".join(self.leftovers) or "nothing left"
+        return (
+            f"{self.trigger}, {mode}; requests {counts.completed} completed, "
+            f"{counts.aborted} ended, {counts.refused} refused; {left}"
+        )
+
+    def with_http(self, record: PhaseRecord, seconds: float) -> ShutdownReport:
+        """The report of a server: of its engine, and of HTTP around it."""
+        at = next(
+            (i for i, one in enumerate(self.phases) if one.phase is Phase.AUDIT),
+            len(self.phases),
+        )
+        phases = (*self.phases[:at], record, *self.phases[at:])
+        return dataclasses.replace(self, phases=phases, seconds=seconds)
 
     def to_json(self) -> str:
         """The report as one JSON object; infinite spans become ``null``."""

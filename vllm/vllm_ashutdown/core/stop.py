@@ -258,9 +258,7 @@ class Stop:
         detail: Detail,
     ) -> None:
         spent = self.budget.clock() - began
-        self._records.append(
-            PhaseRecord(phase, allotted, spent, outcome, detail or "")
-        )
+        self._records.append(PhaseRecord(phase, allotted, spent, outcome, detail or ""))
         expired = outcome is Outcome.EXPIRED and phase is not Phase.DRAIN
         logger.log(
             logging.WARNING if expired else logging.INFO,

@@ -131,6 +131,40 @@ SEAMS: tuple[Seam, ...] = (
         guard=Guard(reads=("death_pipe", "worker_busy_loop", "shutdown")),
     ),
     Seam(
+        name="EngineCoreProc.shutdown",
+        targets=("vllm.v1.engine.core:EngineCoreProc.shutdown",),
+        how=How.WRAP,
+        make=f"{_OURS}.core:make_shutdown",
+        why="It collects the garbage of a whole heap that the kernel takes back "
+        "a moment later.",
+        reference="vllm#55632",
+        until="vLLM skips the collection in a process that leaves",
+        guard=Guard(parameters=("self",), reads=("model_executor", "scheduler")),
+        needs=("EngineCoreProc.run_engine_core",),
+    ),
+    Seam(
+        name="WorkerProc.shutdown",
+        targets=("vllm.v1.executor.multiproc_executor:WorkerProc.shutdown",),
+        how=How.WRAP,
+        make=f"{_OURS}.multiproc_executor:make_shutdown",
+        why="The same for a worker.",
+        reference="vllm#55632",
+        until="vLLM skips the collection in a process that leaves",
+        guard=Guard(parameters=("self",), reads=("worker", "rpc_broadcast_mq")),
+        needs=("WorkerProc.worker_main",),
+    ),
+    Seam(
+        name="ServeSubcommand.cmd",
+        targets=("vllm.entrypoints.cli.serve:ServeSubcommand.cmd",),
+        how=How.WRAP,
+        make=f"{_OURS}.serve:make_cmd",
+        why="A server that is done takes a third of a second more to take its "
+        "interpreter apart.",
+        reference="vllm#55632",
+        until="vLLM's command leaves as soon as it is done",
+        guard=Guard(parameters=("args",), reads=("run_server",)),
+    ),
+    Seam(
         name="MultiprocExecutor._ensure_worker_termination",
         targets=(
             "vllm.v1.executor.multiproc_executor:"
