@@ -8,6 +8,7 @@ import logging
 import multiprocessing.util
 import os
 import sys
+import threading
 
 from . import settings
 
@@ -37,13 +38,18 @@ def fast_exit(code: int) -> None:
     os._exit(code)
 
 
-_leaves = False
+_ours = threading.Event()
 
 
 def will_leave_fast() -> None:
     """Notes that this process is ours from its first line to its last."""
-    global _leaves
-    _leaves = settings.fast_exit()
+    if settings.fast_exit():
+        _ours.set()
+
+
+def leaves_fast() -> bool:
+    """Whether this process leaves for good once its resources are released."""
+    return _ours.is_set()
 
 
 def stop_collecting() -> None:
@@ -53,10 +59,10 @@ def stop_collecting() -> None:
     had frozen: a third of a second each, to free memory that the kernel takes
     back whole a moment later. Nothing for a process that stays.
     """
-    if not _leaves:
+    if not leaves_fast():
         return
     gc.disable()
-    gc.collect = lambda generation=2: 0  # type: ignore[assignment]
+    gc.collect = lambda generation=2: 0
     gc.unfreeze = lambda: None
 
 

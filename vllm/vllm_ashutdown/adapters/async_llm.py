@@ -14,7 +14,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from .. import settings
@@ -315,10 +315,30 @@ async def ashutdown(
     trigger: Trigger | None = None,
 ) -> ShutdownReport:
     """See :func:`make_ashutdown`; this is the same as a function."""
-    stop, steps = begin(engine, timeout, mode, trigger or Trigger.call("ashutdown()"))
+    trigger = trigger or Trigger.call("ashutdown()")
+    _, joined = start(engine, timeout, mode=mode, trigger=trigger)
+    return await joined
+
+
+def start(
+    engine: Any,
+    timeout: float | None = None,
+    *,
+    mode: Mode | str | None = None,
+    trigger: Trigger,
+) -> tuple[Stop, Coroutine[Any, Any, ShutdownReport]]:
+    """Begins the stop, or raises the one under way, and does not wait.
+
+    Returns:
+        The stop, and what to await for its report.
+
+    Raises:
+        InvalidSettingError: a bad ``timeout`` or ``mode``; nothing is touched.
+    """
+    stop, steps = begin(engine, timeout, mode, trigger)
     if steps is not None:
         _run(steps)
-    return await stop.join()
+    return stop, stop.join()
 
 
 def _run(steps: AsyncLLMStop) -> None:

@@ -49,7 +49,7 @@ def abort_in_core(client: Any, request_ids: list[str]) -> None:
     )
     # The plain socket behind the asyncio one: the same step must work where no
     # loop turns.
-    plain = zmq.Socket.shadow(socket)
+    plain: Any = zmq.Socket.shadow(socket)
     for engine in client.core_engines:
         try:
             plain.send_multipart((engine, *message), zmq.NOBLOCK)

@@ -20,6 +20,7 @@ from .. import settings
 from ..core.mode import Mode
 from ..core.phase import Outcome, Phase, PhaseRecord
 from ..core.report import ShutdownReport
+from ..core.stop import Stop
 from ..core.trigger import Trigger
 from ..http.gate import Gate
 from ..http.middleware import ShutdownMiddleware
@@ -101,15 +102,18 @@ class _Server:
             finally:
                 signalled.cancel()
             if task.done():
-                return await task
-            report = await async_llm.ashutdown(
+                closing: Awaitable[None] = await task
+                return closing
+            stop, run = async_llm.start(
                 self.engine, trigger=Trigger.signal(self.signals[0])
             )
-        report.requests.refused += self.gate.refused
+            await stop.quiet()
         # The way vLLM's own signal handler goes: it answers a cancellation with
         # the coroutine that closes HTTP.
         task.cancel()
-        return self._close(report, await task)
+        closed = loop.create_task(self._close(stop, await task))
+        report = await run
+        return self._complete(stop, report, closed)
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.signals.append(number)
@@ -122,22 +126,24 @@ class _Server:
             mode = Mode.ABORT if count == 2 else Mode.KILL
             self.state.stop.raise_to(mode, Trigger.signal(number))
 
-    async def _close(self, report: ShutdownReport, closing: Awaitable[None]) -> None:
+    async def _close(self, stop: Stop, closing: Awaitable[None]) -> PhaseRecord:
         """Closes HTTP within what is left of the budget.
 
-        Every answer is over by now; what uvicorn could still wait for is a
+        Every answer is over by now, and nothing here needs the core: so it
+        closes while the core stops. What uvicorn could still wait for is a
         client that does not read its last bytes.
         """
-        stop = self.state.stop
-        assert stop is not None
         began, left = stop.budget.clock(), stop.budget.remaining()
         server = self.app.state.server
         server.config.timeout_graceful_shutdown = max(1, math.ceil(left))
         await closing
-        record = PhaseRecord(
-            Phase.HTTP, left, stop.budget.clock() - began, Outcome.DONE
-        )
-        whole = report.with_http(record, stop.budget.elapsed())
+        return PhaseRecord(Phase.HTTP, left, stop.budget.clock() - began, Outcome.DONE)
+
+    async def _complete(
+        self, stop: Stop, report: ShutdownReport, closed: asyncio.Task[PhaseRecord]
+    ) -> None:
+        report.requests.refused += self.gate.refused
+        whole = report.with_http(await closed, stop.budget.elapsed())
         logger.info("[shutdown] complete in %.3fs: %s", whole.seconds, whole.summary)
         _write(whole)
 

@@ -91,10 +91,17 @@ class Budget:
         # whole budget has it.
         return max(0.0, min(left, max(own, left - reserved * self.teardown)))
 
+    def without_drain(self) -> Budget:
+        """This budget once nothing drains any more: what is left is teardown.
+
+        Time that the requests did not need is nobody's: a core that hangs after
+        a short drain does not get it on top.
+        """
+        return replace(self, drain=min(self.drain, max(0.0, self.elapsed())))
+
     def raised_to(self, mode: Mode) -> Budget:
-        """This budget once the stop is raised: drain time not used is given up."""
-        spent = self.elapsed()
-        cut = replace(self, drain=min(self.drain, max(0.0, spent)))
+        """This budget once the stop is raised to ``mode``."""
+        cut, spent = self.without_drain(), self.elapsed()
         if mode is Mode.KILL:
             left = min(KILL_SECONDS, cut.remaining())
             cut = replace(cut, drain=0.0, teardown=spent + left)

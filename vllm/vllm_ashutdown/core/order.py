@@ -115,7 +115,8 @@ async def in_slices(work: Generator[None, None, Detail]) -> Detail:
         try:
             next(work)
         except StopIteration as over:
-            return over.value
+            detail: Detail = over.value
+            return detail
         await asyncio.sleep(0)
 
 
@@ -125,4 +126,5 @@ def at_once(work: Generator[None, None, Detail]) -> Detail:
         try:
             next(work)
         except StopIteration as over:
-            return over.value
+            detail: Detail = over.value
+            return detail

@@ -81,6 +81,8 @@ class Stop:
         self._raised = raised
         self._loop: asyncio.AbstractEventLoop | None = None
         self._interrupt: Callable[[], None] | None = None
+        self._is_quiet = False
+        self._quiet_waiters: list[asyncio.Future[None]] = []
 
     # -- asking, joining ------------------------------------------------------
 
@@ -187,9 +189,13 @@ class Stop:
         if scope.cancelled_caught:
             cut = phase is Phase.DRAIN and self.mode is not Mode.DRAIN
             outcome = Outcome.RAISED if cut else Outcome.EXPIRED
-        if phase is Phase.DRAIN and outcome is Outcome.EXPIRED:
-            # What drain could not finish is ended, not waited for again.
-            self.mode = max(self.mode, Mode.ABORT)
+        if phase is Phase.DRAIN:
+            self.budget = self.budget.without_drain()
+            if outcome is Outcome.EXPIRED:
+                # What could not finish is ended now, not waited for again.
+                self.mode = max(self.mode, Mode.ABORT)
+        if phase is Phase.HANDLER:
+            self._quiet()
         self._record(phase, allotted, began, outcome, detail)
 
     def do(self, phase: Phase, work: Callable[[], Detail]) -> None:
@@ -208,6 +214,7 @@ class Stop:
         """Makes the report and wakes every joiner. Doing it twice is harmless."""
         if self.outcome.done():
             return
+        self._quiet()
         report = ShutdownReport(
             trigger=self.trigger,
             mode=self.first_mode,
@@ -225,6 +232,24 @@ class Stop:
         if self.mode is Mode.DRAIN:
             self.mode = Mode.ABORT
             self.budget = self.budget.raised_to(self.mode)
+
+    async def quiet(self) -> None:
+        """Returns once the output handler is over and every request has ended.
+
+        From then on nothing needs the engine, and what stands around it (an
+        HTTP server) can close while the core is still at it.
+        """
+        if not self._is_quiet:
+            waiter = asyncio.get_running_loop().create_future()
+            self._quiet_waiters.append(waiter)
+            await waiter
+
+    def _quiet(self) -> None:
+        self._is_quiet = True
+        for waiter in self._quiet_waiters:
+            if not waiter.done():
+                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+        self._quiet_waiters.clear()
 
     def forget(self) -> None:
         """Drops what it holds of the engine once it is over; the report stays."""
@@ -269,3 +294,8 @@ class Stop:
             self.budget.remaining(),
             f": {detail}" if detail else "",
         )
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -6,6 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Iterable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -44,13 +45,10 @@ def _lay_in_time(seam: Seam) -> None:
     # Each release has one of the modules. Asking which would import their
     # parents in processes that have no use for them; waiting for all is free.
     for target in seam.targets:
-        when_imported(
-            target.partition(":")[0],
-            lambda module, target=target: _lay(seam, module, target),
-        )
+        when_imported(target.partition(":")[0], partial(_lay, seam, target))
 
 
-def _lay(seam: Seam, module: ModuleType, target: str) -> None:
+def _lay(seam: Seam, target: str, module: ModuleType) -> None:
     if _states[seam.name] is not State.WAITING:
         return
     missing = [need for need in seam.needs if _states.get(need) is State.SKIPPED]

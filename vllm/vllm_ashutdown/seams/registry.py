@@ -5,6 +5,7 @@ from __future__ import annotations
 from .seam import Guard, How, Seam
 
 _ASYNC_LLM = "vllm.v1.engine.async_llm:AsyncLLM"
+_EXECUTOR = "vllm.v1.executor.multiproc_executor"
 _OURS = "vllm_ashutdown.adapters"
 
 _LAUNCHERS = (
@@ -122,7 +123,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         name="WorkerProc.worker_main",
-        targets=("vllm.v1.executor.multiproc_executor:WorkerProc.worker_main",),
+        targets=(f"{_EXECUTOR}:WorkerProc.worker_main",),
         how=How.WRAP,
         make=f"{_OURS}.multiproc_executor:make_worker_main",
         why="The same for a worker, for which the core waits.",
@@ -144,7 +145,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         name="WorkerProc.shutdown",
-        targets=("vllm.v1.executor.multiproc_executor:WorkerProc.shutdown",),
+        targets=(f"{_EXECUTOR}:WorkerProc.shutdown",),
         how=How.WRAP,
         make=f"{_OURS}.multiproc_executor:make_shutdown",
         why="The same for a worker.",
@@ -166,10 +167,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         name="MultiprocExecutor._ensure_worker_termination",
-        targets=(
-            "vllm.v1.executor.multiproc_executor:"
-            "MultiprocExecutor._ensure_worker_termination",
-        ),
+        targets=(f"{_EXECUTOR}:MultiprocExecutor._ensure_worker_termination",),
         how=How.REPLACE,
         make=f"{_OURS}.multiproc_executor:make_ensure_worker_termination",
         why="It looks every 0.1 s whether the workers are gone.",
