@@ -11,6 +11,7 @@ import sys
 import threading
 
 from . import settings
+from .core.files import ledger
 
 
 def fast_exit(code: int) -> None:
@@ -18,13 +19,15 @@ def fast_exit(code: int) -> None:
 
     Taking apart an interpreter that has torch in it costs seconds and gives
     nothing back that the kernel does not take anyway. What others can see is
-    released first, the way multiprocessing's own forked children leave: its
-    finalizers (they unlink semaphores), then the atexit hooks, then the streams.
+    released first: the files it owns, then, the way multiprocessing's own forked
+    children leave, its finalizers (they unlink semaphores), the atexit hooks and
+    the streams.
 
     Returns if the user has switched it off; then the slow way is the way.
     """
     if not settings.fast_exit():
         return
+    ledger.remove_all()
     multiprocessing.util._exit_function()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     logging.shutdown()

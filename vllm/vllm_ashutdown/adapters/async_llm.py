@@ -20,6 +20,7 @@ from typing import Any
 from .. import settings
 from ..core.budget import Budget
 from ..core.exchange import current_exchange
+from ..core.files import ledger
 from ..core.mode import Mode, parse_seconds
 from ..core.order import shut_down, shut_down_here
 from ..core.report import ShutdownReport
@@ -46,12 +47,14 @@ class EngineState:
         tally: What is in flight, for a drain.
         stop: The one stop of this engine, once it has begun.
         announce: Called, on the thread that begins the stop, when it begins.
+        files: What the engine has in the file system, to be taken away.
     """
 
     def __init__(self) -> None:
         self.tally = Tally()
         self.stop: Stop | None = None
         self.announce: list[Callable[[], None]] = []
+        self.files: list[str] = []
         self.lock = threading.Lock()
         self.steps: AsyncLLMStop | None = None
         self.task: asyncio.Task[None] | None = None
@@ -218,6 +221,7 @@ class AsyncLLMStop:
         return None
 
     def _forget(self) -> None:
+        ledger.remove(self.state.files)
         # A call into the core that began while the requests were being ended.
         core_client.fail_utility_calls(self.client, shutdown_error(ENDED))
         core_client.drop_outputs(self.client)
@@ -236,15 +240,10 @@ class AsyncLLMStop:
             for process in core_client.processes(self.client)
             if process.exitcode is None
         ]
+        found += [f"file {path} is there" for path in ledger.existing(self.state.files)]
         handler = self.handler
-        if handler is not None and not handler.done():
-            loop = handler.get_loop()
-            if loop.is_running() and _is_on(loop):
-                # Asked to end but not yet given a turn, which is not a leftover;
-                # a synchronous shutdown on the loop's own thread can do no more.
-                pass
-            elif not loop.is_closed() and loop.is_running():
-                found.append("the output handler is still running")
+        if handler is not None and not handler.done() and not handler.cancelling():
+            found.append("the output handler is still running")
         self.stop.leftovers.extend(found)
         return "; ".join(found) or "nothing left"
 
@@ -483,8 +482,8 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def init_method(self: Any, *args: Any, **kwargs: Any) -> None:
-        state_of(self)
-        original(self, *args, **kwargs)
+        with ledger.making() as state_of(self).files:
+            original(self, *args, **kwargs)
         _live.add(self)
 
     return init_method

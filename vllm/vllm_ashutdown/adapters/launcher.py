@@ -137,7 +137,13 @@ class _Server:
         server = self.app.state.server
         server.config.timeout_graceful_shutdown = max(1, math.ceil(left))
         await closing
-        return PhaseRecord(Phase.HTTP, left, stop.budget.clock() - began, Outcome.DONE)
+        return PhaseRecord(
+            Phase.HTTP,
+            left,
+            stop.budget.clock() - began,
+            Outcome.DONE,
+            began=began - stop.budget.armed_at,
+        )
 
     async def _complete(
         self, stop: Stop, report: ShutdownReport, closed: asyncio.Task[PhaseRecord]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
@@ -10,6 +11,8 @@ from ..core.exchange import current_exchange
 from ..core.tally import Tally, WatchedMap
 from ..errors import ENDED, REFUSED
 from .exceptions import shutdown_error
+
+logger = logging.getLogger("vllm.ashutdown")
 
 SLICE_SECONDS = 0.005
 """How long ending requests may hold the loop before it lets others run."""
@@ -91,22 +94,29 @@ def _end(
     if dead_error is not None:
         error = dead_error()
     else:
-        error = shutdown_error(ENDED, output=_produced(state, siblings))
+        error = shutdown_error(ENDED, output=_produced_or_none(state, siblings))
     parent = state.parent_req
     own_ids = (
         [parent.request_id]
         if parent is not None and parent.request_id in processor.parent_requests
         else [sibling.request_id for sibling in siblings]
     )
-    forgotten: list[str] = processor.abort_requests(own_ids, internal=True)
-    # vLLM's abort has just put an output with the finish reason "abort" there,
-    # which a client would take for an answer; an error put behind it wins. No
-    # await between the two, so the caller never sees the first.
-    if queue is not None and not isinstance(queue.output, Exception):
-        exchange = getattr(queue, EXCHANGE_ATTRIBUTE, None)
-        if exchange is not None and dead_error is None:
-            exchange.ended = True
-        queue.put(error)
+    forgotten = own_ids
+    try:
+        forgotten = processor.abort_requests(own_ids, internal=True)
+    except Exception:
+        logger.exception("[shutdown] request %s was not forgotten", state.request_id)
+        processor.request_states.pop(state.request_id, None)
+    finally:
+        # Whatever happened above, no one may be left waiting. vLLM's abort has
+        # just put an output with the finish reason "abort" there, which a client
+        # would take for an answer; an error put behind it wins, and there is no
+        # await between the two, so the caller never sees the first.
+        if queue is not None and not isinstance(queue.output, Exception):
+            exchange = getattr(queue, EXCHANGE_ATTRIBUTE, None)
+            if exchange is not None and dead_error is None:
+                exchange.ended = True
+            queue.put(error)
     return forgotten
 
 
@@ -117,6 +127,19 @@ def _siblings(processor: Any, state: Any) -> list[Any]:
         processor.request_states.get(child) for child in state.parent_req.child_requests
     )
     return [child for child in found if child is not None] or [state]
+
+
+def _produced_or_none(state: Any, siblings: Iterable[Any]) -> Any:
+    """What was produced, or nothing: telling must never cost the ending."""
+    try:
+        return _produced(state, siblings)
+    except Exception:
+        logger.warning(
+            "[shutdown] what request %s had produced could not be gathered",
+            state.request_id,
+            exc_info=True,
+        )
+        return None
 
 
 def _produced(state: Any, siblings: Iterable[Any]) -> Any:
@@ -132,7 +155,8 @@ def _produced(state: Any, siblings: Iterable[Any]) -> Any:
     completions = [
         CompletionOutput(
             index=sibling.request_index,
-            text=sibling.detokenizer.output_text,
+            # Without detokenization there are tokens and no text.
+            text=getattr(sibling.detokenizer, "output_text", ""),
             token_ids=list(sibling.detokenizer.output_token_ids),
             cumulative_logprob=sibling.logprobs_processor.cumulative_logprob,
             logprobs=sibling.logprobs_processor.logprobs,

@@ -8,7 +8,6 @@ injected.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -81,12 +80,12 @@ class Budget:
         """
         if phase is Phase.DRAIN:
             return max(0.0, self.armed_at + self.drain - self.clock())
+        if phase not in _SHARES:
+            return 0.0  # it waits for nothing
         behind = _ORDER[_ORDER.index(phase) + 1 :]
         reserved = sum(_SHARES.get(later, 0.0) for later in behind)
         own = _SHARES.get(phase, 0.0) * self.teardown
         left = self.remaining()
-        if math.isinf(left):  # announce and admission of a drain without limit
-            return left
         # Behind schedule, a phase still has its own reserve as long as the
         # whole budget has it.
         return max(0.0, min(left, max(own, left - reserved * self.teardown)))

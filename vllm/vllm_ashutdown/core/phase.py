@@ -41,10 +41,12 @@ class PhaseRecord:
     Attributes:
         phase: Which.
         requested: Seconds that the budget allotted; ``inf`` for a drain
-            without limit, 0 for a phase that was skipped.
+            without limit, 0 for a phase that waits for nothing or was skipped.
         spent: Seconds that it took.
         outcome: How it ended.
         detail: What there is to say about it, for people; may be empty.
+        began: Seconds from the first trigger to its begin. HTTP closes beside
+            the core, so the phases do not simply follow one another.
     """
 
     phase: Phase
@@ -52,3 +54,4 @@ class PhaseRecord:
     spent: float
     outcome: Outcome
     detail: str = ""
+    began: float = 0.0

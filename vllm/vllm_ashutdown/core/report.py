@@ -156,6 +156,7 @@ class ShutdownReport:
                         row["spent"],
                         Outcome(row["outcome"]),
                         row["detail"],
+                        row["began"],
                     )
                     for row in data["phases"]
                 ),

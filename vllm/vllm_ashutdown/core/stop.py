@@ -28,6 +28,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
+import anyio
+
 from .budget import Budget
 from .mode import Mode
 from .phase import Outcome, Phase, PhaseRecord
@@ -127,8 +129,6 @@ class Stop:
 
     async def _settled(self) -> None:
         """Waits for the end whatever comes; the stop's own budget bounds it."""
-        import anyio
-
         with anyio.CancelScope(shield=True):
             while not self.outcome.done():
                 try:
@@ -158,8 +158,6 @@ class Stop:
         drain short and moves every other deadline. The step's errors are
         logged and recorded, never raised: the steps behind it must run.
         """
-        import anyio
-
         if self._skipped(phase):
             return
         began, allotted = self.budget.clock(), self.budget.allot(phase)
@@ -258,13 +256,12 @@ class Stop:
     def _skipped(self, phase: Phase) -> bool:
         if phase is not Phase.DRAIN or self.mode is Mode.DRAIN:
             return False
-        self._records.append(PhaseRecord(phase, 0.0, 0.0, Outcome.SKIPPED))
+        self._records.append(
+            PhaseRecord(phase, 0.0, 0.0, Outcome.SKIPPED, "", self.budget.elapsed())
+        )
         return True
 
-    def _move_deadline(self, phase: Phase, scope: object) -> None:
-        import anyio
-
-        assert isinstance(scope, anyio.CancelScope)
+    def _move_deadline(self, phase: Phase, scope: anyio.CancelScope) -> None:
         if phase is Phase.DRAIN:
             scope.cancel()
         else:
@@ -283,7 +280,16 @@ class Stop:
         detail: Detail,
     ) -> None:
         spent = self.budget.clock() - began
-        self._records.append(PhaseRecord(phase, allotted, spent, outcome, detail or ""))
+        self._records.append(
+            PhaseRecord(
+                phase,
+                allotted,
+                spent,
+                outcome,
+                detail or "",
+                began - self.budget.armed_at,
+            )
+        )
         expired = outcome is Outcome.EXPIRED and phase is not Phase.DRAIN
         logger.log(
             logging.WARNING if expired else logging.INFO,

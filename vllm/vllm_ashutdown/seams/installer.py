@@ -82,13 +82,20 @@ def _lay(seam: Seam, target: str, module: ModuleType) -> None:
         setattr(holder, attribute, staticmethod(replacement))
     else:
         setattr(holder, attribute, replacement)
-    for binding in seam.bindings:
-        binding_module, _, binding_name = binding.partition(":")
-        kept = sys.modules.get(binding_module)
-        if kept is not None and getattr(kept, binding_name, None) is found:
-            setattr(kept, binding_name, replacement)
+    if holder is module and found is not None:
+        _follow(attribute, found, replacement)
     _originals[seam.name] = found
     _states[seam.name] = State.LAID
+
+
+def _follow(name: str, found: Any, replacement: Any) -> None:
+    """Makes every module of vLLM that has imported ``found`` by name follow.
+
+    A seam in the defining module alone would be looked past by all of them.
+    """
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("vllm.") and vars(module).get(name) is found:
+            setattr(module, name, replacement)
 
 
 def _skip(seam: Seam, reason: str) -> None:

@@ -91,11 +91,6 @@ SEAMS: tuple[Seam, ...] = (
             parameters=("app", "sock"),
             reads=("engine_client", "add_signal_handler", "server_task", "shutdown"),
         ),
-        bindings=(
-            "vllm.entrypoints.launchers.api_server.entry:serve_http",
-            "vllm.entrypoints.launchers.render.entry:serve_http",
-            "vllm.entrypoints.openai.api_server:serve_http",
-        ),
         needs=("AsyncLLM.shutdown", "AsyncLLM.ashutdown"),
     ),
     Seam(
@@ -109,6 +104,36 @@ SEAMS: tuple[Seam, ...] = (
         until="vLLM's launcher no longer calls it on its way out",
         guard=Guard(parameters=("port",)),
         needs=("serve_http",),
+    ),
+    Seam(
+        name="get_open_zmq_ipc_path",
+        targets=("vllm.utils.network_utils:get_open_zmq_ipc_path",),
+        how=How.WRAP,
+        make=f"{_OURS}.network_utils:make_named_file",
+        why="The socket files stay in the temp directory: seven a run.",
+        reference="vllm#11115",
+        until="vLLM unlinks its ipc sockets by name",
+        guard=Guard(reads=("VLLM_RPC_BASE_PATH",)),
+    ),
+    Seam(
+        name="get_file_store_init_method",
+        targets=("vllm.utils.network_utils:get_file_store_init_method",),
+        how=How.WRAP,
+        make=f"{_OURS}.network_utils:make_named_file",
+        why="Torch removes the file of its store in a destructor, which no "
+        "process that is killed, or that leaves fast, ever runs.",
+        reference="vllm#50999",
+        until="vLLM unlinks the store once every worker has joined",
+        guard=Guard(reads=("gettempdir",)),
+    ),
+    Seam(
+        name="environment_variables",
+        targets=("vllm.envs:environment_variables",),
+        how=How.WRAP,
+        make=f"{_OURS}.envs:make_environment_variables",
+        why="vLLM warns of every variable with the prefix VLLM_ that is not its own.",
+        reference="vllm#24885",
+        until="vLLM lets a plugin register its variables",
     ),
     Seam(
         name="EngineCoreProc.run_engine_core",

@@ -92,8 +92,6 @@ class Seam:
         reference: The public issue or pull request about that.
         until: The condition on which this record can go.
         guard: What must be true of vLLM's attribute.
-        bindings: ``module:name`` of other places that keep a reference to the
-            same object and must follow.
         needs: Names of seams without which this one would do harm.
     """
 
@@ -105,7 +103,6 @@ class Seam:
     reference: str
     until: str
     guard: Guard = Guard()
-    bindings: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
     @property

@@ -1,0 +1,22 @@
+"""vllm.utils.network_utils: names for sockets and stores get an owner."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from ..core.files import ledger
+
+
+def make_named_file(original: Callable[[], str]) -> Callable[[], str]:
+    """``get_open_zmq_ipc_path`` and ``get_file_store_init_method``."""
+
+    @functools.wraps(original)
+    def named_file() -> str:
+        address = original()
+        scheme, _, path = address.partition("://")
+        if scheme in ("ipc", "file") and path.startswith("/"):
+            ledger.remember(path)
+        return address
+
+    return named_file
