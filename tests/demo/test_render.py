@@ -35,10 +35,14 @@ def a_report(
     final_mode: Mode = Mode.DRAIN,
     seconds: float = 9.01,
 ) -> ShutdownReport:
-    records = {
-        phase: PhaseRecord(phase, 60.0, spent, Outcome.DONE, f"about {phase}")
-        for phase, spent in SECONDS.items()
-    }
+    records, now, handler_over = {}, 0.0, 0.0
+    for phase, spent in SECONDS.items():
+        began = handler_over if phase is Phase.HTTP else now
+        about = f"about {phase}"
+        records[phase] = PhaseRecord(phase, 60.0, spent, Outcome.DONE, about, began)
+        now = max(now, began + spent)
+        if phase is Phase.HANDLER:
+            handler_over = now
     return ShutdownReport(
         trigger=Trigger.signal(15),
         mode=Mode.DRAIN,

@@ -84,6 +84,7 @@ class AsyncLLMStop:
         self.core_died = False
         self.core = OnceInThread("vllm-ashutdown-core", self._stop_core)
         self.front = OnceInThread("vllm-ashutdown-release", self._release_front)
+        self.context = OnceInThread("vllm-ashutdown-zmq", self._close_context)
 
     @property
     def stop(self) -> Stop:
@@ -146,12 +147,17 @@ class AsyncLLMStop:
         if self.processor is None or (loop is not None and loop.is_closed()):
             return None  # no caller can be waiting
         output_processor.close_door(self.processor)
-        ended = yield from output_processor.end_requests(
-            self.processor,
-            lambda ids: core_client.abort_in_core(self.client, ids),
-            (lambda: self.engine.dead_error) if self.core_died else None,
-        )
-        self.stop.requests.aborted += ended
+        # A request that is still on its way in would start a handler where there
+        # was none, behind the back of the phase that ends it.
+        self.engine._run_output_handler = _no_handler
+        if self.core_died:
+            output_processor.forget_requests(self.processor)
+        else:
+            ended = yield from output_processor.end_requests(
+                self.processor,
+                lambda ids: core_client.abort_in_core(self.client, ids),
+            )
+            self.stop.requests.aborted += ended
         core_client.fail_utility_calls(self.client, shutdown_error(ENDED))
         done = self.stop.requests
         return f"{done.completed} requests completed, {done.aborted} ended"
@@ -188,7 +194,8 @@ class AsyncLLMStop:
     def _stop_core(self, seconds: float) -> Detail:
         if self.client is None:
             return None
-        # Asked for, whatever mode it has by now: kill gives no time.
+        core_client.refuse_calls(self.client, lambda: shutdown_error(ENDED))
+        # Whatever mode it has by now: kill gives no time.
         grace = 0.0 if self.stop.mode is Mode.KILL else seconds
         ends = core_client.stop(self.client, grace)
         self.stop.processes.extend(ends)
@@ -208,6 +215,7 @@ class AsyncLLMStop:
         if tasks:
             await asyncio.wait(tasks)
         self._forget()
+        await self.context.result(self.stop.budget.remaining())
         return None
 
     def release(self) -> Detail:
@@ -218,6 +226,7 @@ class AsyncLLMStop:
             if loop is None or not loop.is_running():
                 core_client.forget_pending(pending)
             self._forget()
+            self.context.result_here(self.stop.budget.remaining())
         return None
 
     def _forget(self) -> None:
@@ -234,6 +243,9 @@ class AsyncLLMStop:
         if renderer is not None:
             renderer.shutdown()
 
+    def _close_context(self, seconds: float) -> None:
+        core_client.close_context(self.client)
+
     def audit(self) -> Detail:
         found = [
             f"process {process.name} (pid {process.pid}) is alive"
@@ -246,6 +258,10 @@ class AsyncLLMStop:
             found.append("the output handler is still running")
         self.stop.leftovers.extend(found)
         return "; ".join(found) or "nothing left"
+
+
+def _no_handler() -> None:
+    """Takes the place of ``_run_output_handler`` on an engine that stops."""
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:

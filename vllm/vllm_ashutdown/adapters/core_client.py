@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..core.report import ProcessEnd
@@ -71,8 +71,23 @@ def fail_utility_calls(client: Any, error: Exception) -> int:
         pending.pop(call_id, None)
         if not future.done():
             future.set_exception(error)
+            # Whoever waits gets it. If its send failed before it could wait,
+            # nobody does, and asyncio must not complain of that.
+            future.exception()
             failed += 1
     return failed
+
+
+def refuse_calls(client: Any, make_error: Callable[[], Exception]) -> None:
+    """Makes every message to the core raise what ``make_error`` makes.
+
+    vLLM would say that the engine is dead; it is stopped, which is no error.
+    """
+
+    def refuse() -> None:
+        raise make_error()
+
+    client.ensure_alive = refuse
 
 
 def stop(client: Any, seconds: float) -> list[ProcessEnd]:
@@ -124,6 +139,28 @@ def io_tasks(client: Any) -> list[asyncio.Task[Any]]:
         for name in ("output_queue_task", "stats_update_task")
     )
     return [task for task in tasks if task is not None]
+
+
+def close_context(client: Any) -> None:
+    """Ends ZMQ's own threads and unlinks its socket files. May block a moment.
+
+    vLLM leaves that to the garbage collector. A context waits for its sockets,
+    so one that still has an open one (its loop never turned again to close it)
+    is left alone.
+    """
+    resources = getattr(client, "resources", None)
+    sockets = [
+        getattr(resources, name, None)
+        for name in (
+            "output_socket",
+            "input_socket",
+            "first_req_send_socket",
+            "first_req_rcv_socket",
+            "stats_update_socket",
+        )
+    ]
+    if resources is not None and all(one is None or one.closed for one in sockets):
+        resources.ctx.term()
 
 
 def drop_outputs(client: Any) -> None:

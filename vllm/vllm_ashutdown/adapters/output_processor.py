@@ -48,7 +48,6 @@ def _refuse(*args: Any, **kwargs: Any) -> None:
 def end_requests(
     processor: Any,
     abort_in_core: Callable[[list[str]], None],
-    dead_error: Callable[[], Exception] | None,
 ) -> Generator[None, None, int]:
     """Gives each request in ``processor`` its one terminal event.
 
@@ -58,8 +57,6 @@ def end_requests(
     Args:
         processor: vLLM's ``OutputProcessor``.
         abort_in_core: Tells the core, with the ids of a slice.
-        dead_error: Where the core died unasked, makes the error that says so;
-            what is ended then is a casualty of that, not of the stop.
     """
     ended = 0
     told: list[str] = []
@@ -68,7 +65,7 @@ def end_requests(
         state = processor.request_states.get(request_id)
         if state is None:
             continue
-        told += _end(processor, state, dead_error)
+        told += _end(processor, state)
         ended += 1
         if time.perf_counter() >= until:
             abort_in_core(told)
@@ -80,9 +77,16 @@ def end_requests(
     return ended
 
 
-def _end(
-    processor: Any, state: Any, dead_error: Callable[[], Exception] | None
-) -> list[str]:
+def forget_requests(processor: Any) -> None:
+    """Drops what is left in the map of an engine whose core died unasked.
+
+    Its output handler has given the error to each of them, or ``add_request``
+    does; a second one would be one too many.
+    """
+    processor.request_states.clear()
+
+
+def _end(processor: Any, state: Any) -> list[str]:
     """Ends one request, with its siblings where it is one of n.
 
     Returns:
@@ -90,11 +94,7 @@ def _end(
     """
     queue = state.queue
     siblings = _siblings(processor, state)
-    error: Exception
-    if dead_error is not None:
-        error = dead_error()
-    else:
-        error = shutdown_error(ENDED, output=_produced_or_none(state, siblings))
+    error = shutdown_error(ENDED, output=_produced_or_none(state, siblings))
     parent = state.parent_req
     own_ids = (
         [parent.request_id]
@@ -114,7 +114,7 @@ def _end(
         # await between the two, so the caller never sees the first.
         if queue is not None and not isinstance(queue.output, Exception):
             exchange = getattr(queue, EXCHANGE_ATTRIBUTE, None)
-            if exchange is not None and dead_error is None:
+            if exchange is not None:
                 exchange.ended = True
             queue.put(error)
     return forgotten

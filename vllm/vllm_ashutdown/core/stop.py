@@ -52,6 +52,7 @@ class Stop:
         requests: Counted by the steps.
         processes: Filled by the steps.
         leftovers: Filled by the audit.
+        records: One a phase that is over.
         outcome: The report, once there is one. It cannot be cancelled.
     """
 
@@ -79,7 +80,7 @@ class Stop:
         self.outcome: Future[ShutdownReport] = Future()
         # A running future refuses to be cancelled, so no joiner can.
         self.outcome.set_running_or_notify_cancel()
-        self._records: list[PhaseRecord] = []
+        self.records: list[PhaseRecord] = []
         self._raised = raised
         self._loop: asyncio.AbstractEventLoop | None = None
         self._interrupt: Callable[[], None] | None = None
@@ -218,7 +219,7 @@ class Stop:
             mode=self.first_mode,
             final_mode=self.mode,
             seconds=self.budget.elapsed(),
-            phases=tuple(self._records),
+            phases=tuple(self.records),
             requests=self.requests,
             processes=tuple(self.processes),
             leftovers=tuple(self.leftovers),
@@ -256,7 +257,7 @@ class Stop:
     def _skipped(self, phase: Phase) -> bool:
         if phase is not Phase.DRAIN or self.mode is Mode.DRAIN:
             return False
-        self._records.append(
+        self.records.append(
             PhaseRecord(phase, 0.0, 0.0, Outcome.SKIPPED, "", self.budget.elapsed())
         )
         return True
@@ -265,7 +266,10 @@ class Stop:
         if phase is Phase.DRAIN:
             scope.cancel()
         else:
-            scope.deadline = anyio.current_time() + self.budget.allot(phase)
+            # anyio.current_time() is for tasks, and this runs in a callback; on
+            # asyncio it is the loop's own clock.
+            now = asyncio.get_running_loop().time()
+            scope.deadline = now + self.budget.allot(phase)
 
     def _failed(self, phase: Phase, error: Exception) -> str:
         logger.error("[shutdown] %s failed; going on", phase, exc_info=error)
@@ -280,7 +284,7 @@ class Stop:
         detail: Detail,
     ) -> None:
         spent = self.budget.clock() - began
-        self._records.append(
+        self.records.append(
             PhaseRecord(
                 phase,
                 allotted,
