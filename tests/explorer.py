@@ -24,11 +24,11 @@ from typing import Any
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import RequestOutputCollector
+
+from tests.stub_core import ENDLESS, StubCore, generate, make_engine
 from vllm_ashutdown import EngineShutdownError
 from vllm_ashutdown.adapters.async_llm import state_of
 from vllm_ashutdown.seams import installer
-
-from tests.stub_core import ENDLESS, StubCore, generate, make_engine
 
 PATIENCE = 5.0
 """Seconds after which a caller that still waits is taken to wait for ever."""
@@ -110,12 +110,14 @@ def explore(seed: int, stop: Stop = ours) -> Run:
     """One schedule, drawn from ``seed``."""
     run = Run()
     core = StubCore()
-    with asyncio.Runner(loop_factory=lambda: LotteryLoop(seed)) as runner:
-        with _errors() as errors, _terminal_events(run):
-            runner.run(_scene(random.Random(seed), core, run, stop))
-            loop = runner.get_loop()
-            assert isinstance(loop, LotteryLoop)
-            run.schedule = loop.schedule()
+    loop = LotteryLoop(seed)
+    with (
+        _errors() as errors,
+        _terminal_events(run),
+        asyncio.Runner(loop_factory=lambda: loop) as runner,
+    ):
+        runner.run(_scene(random.Random(seed), core, run, stop))
+        run.schedule = loop.schedule()
     core.close()
     if not run.core_died:
         run.false_errors = errors

@@ -53,6 +53,7 @@ class StubCore:
         }
         self.aborted: list[str] = []
         self.added: list[str] = []
+        self._news = threading.Condition()
         self._context = zmq.Context()
         self._control = self._context.socket(zmq.PAIR)
         self._control.bind("inproc://control")
@@ -66,6 +67,11 @@ class StubCore:
     def finish_all(self) -> None:
         """Ends every endless request with a last token."""
         self._control.send(b"finish")
+
+    def wait_for_added(self, count: int) -> None:
+        """Blocks until ``count`` requests have come, each with its first token."""
+        with self._news:
+            self._news.wait_for(lambda: len(self.added) >= count)
 
     def close(self) -> None:
         """Ends the thread and takes the sockets away."""
@@ -112,15 +118,10 @@ class StubCore:
     def _handle(self, kind: EngineCoreRequestType, frames: list[bytes]) -> None:
         if kind is EngineCoreRequestType.ADD:
             request = MsgpackDecoder(EngineCoreRequest).decode(frames)
-            self.added.append(request.request_id)
-            count = request.sampling_params.max_tokens
-            if count == ENDLESS:
-                self._endless.append(request.request_id)
-                self._emit(request.request_id, None)
-                return
-            for index in range(count):
-                last = index == count - 1
-                self._emit(request.request_id, FinishReason.LENGTH if last else None)
+            self._answer(request.request_id, request.sampling_params.max_tokens)
+            with self._news:
+                self.added.append(request.request_id)
+                self._news.notify_all()
         elif kind is EngineCoreRequestType.ABORT:
             ids = MsgpackDecoder().decode(frames)
             self.aborted += ids
@@ -129,6 +130,14 @@ class StubCore:
             _, call_id, _, _ = MsgpackDecoder().decode(frames)
             answer = UtilityOutput(call_id, result=UtilityResult(["generate"]))
             self._send(EngineCoreOutputs(utility_output=answer))
+
+    def _answer(self, request_id: str, count: int) -> None:
+        if count == ENDLESS:
+            self._endless.append(request_id)
+            self._emit(request_id, None)
+            return
+        for left in reversed(range(count)):
+            self._emit(request_id, None if left else FinishReason.LENGTH)
 
     def _emit(self, request_id: str, finish: FinishReason | None) -> None:
         output = EngineCoreOutput(

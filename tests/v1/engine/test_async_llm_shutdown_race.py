@@ -18,14 +18,14 @@ import pytest
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
+
+from tests.explorer import explore, stocks
+from tests.stub_core import ENDLESS, StubCore, generate, make_engine, stub_engine
 from vllm_ashutdown import EngineShutdownError, InvalidSettingError
 from vllm_ashutdown.adapters.async_llm import state_of
 from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase
 from vllm_ashutdown.core.report import ShutdownReport
-
-from tests.explorer import explore, stocks
-from tests.stub_core import ENDLESS, StubCore, generate, make_engine, stub_engine
 
 SCHEDULES = 1500
 
@@ -54,13 +54,13 @@ def errors() -> Any:
 
 async def consume(engine: AsyncLLM, name: str, tokens: int, **options: Any) -> Any:
     """Runs one request; gives its last output, or the error that ended it."""
-    last = None
+    outputs = []
     try:
-        async for last in generate(engine, name, tokens, **options):
-            pass
+        async for output in generate(engine, name, tokens, **options):
+            outputs.append(output)
     except Exception as error:
         return error
-    return last
+    return outputs[-1]
 
 
 async def in_flight(engine: AsyncLLM, count: int) -> list[asyncio.Task[Any]]:
@@ -79,6 +79,15 @@ async def in_flight(engine: AsyncLLM, count: int) -> list[asyncio.Task[Any]]:
     for _ in tasks:
         await first.get()
     return tasks
+
+
+async def begun(engine: AsyncLLM) -> asyncio.Task[ShutdownReport]:
+    """A stop that has announced itself."""
+    announced = asyncio.Event()
+    state_of(engine).announce.append(announced.set)
+    stopping = asyncio.create_task(engine.ashutdown())
+    await announced.wait()
+    return stopping
 
 
 # -- the explorer -----------------------------------------------------------------
@@ -129,9 +138,7 @@ async def test_one_of_n_is_ended_once_with_all_of_its_siblings(errors):
         task = asyncio.create_task(
             consume(engine, "n", ENDLESS, n=3, output_kind=RequestOutputKind.CUMULATIVE)
         )
-        while len(core.added) < 3:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(core.wait_for_added, 3)
         await engine.ashutdown()
         error = await task
     assert isinstance(error, EngineShutdownError)
@@ -142,9 +149,7 @@ async def test_one_of_n_is_ended_once_with_all_of_its_siblings(errors):
 async def test_a_drain_lets_requests_finish_and_takes_no_new_ones(errors):
     with stub_engine(shutdown_timeout=30) as (engine, core):
         tasks = await in_flight(engine, 3)
-        stopping = asyncio.create_task(engine.ashutdown())
-        while state_of(engine).stop is None:
-            await asyncio.sleep(0)
+        stopping = await begun(engine)
         refused = await consume(engine, "late", 3)
         assert isinstance(refused, EngineShutdownError)
         assert refused.output is None
@@ -186,9 +191,7 @@ async def test_a_cancelled_caller_leaves_a_finished_teardown_and_stays_cancelled
 ):
     with stub_engine(shutdown_timeout=30) as (engine, _):
         tasks = await in_flight(engine, 1)
-        caller = asyncio.create_task(engine.ashutdown())
-        while state_of(engine).stop is None:
-            await asyncio.sleep(0)
+        caller = await begun(engine)
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
@@ -203,8 +206,7 @@ async def test_a_cancelled_caller_leaves_a_finished_teardown_and_stays_cancelled
 async def test_a_second_stronger_call_raises_a_drain(errors):
     with stub_engine(shutdown_timeout=30) as (engine, _):
         await in_flight(engine, 2)
-        draining = asyncio.create_task(engine.ashutdown())
-        await asyncio.sleep(0.05)
+        draining = await begun(engine)
         report = await engine.ashutdown(timeout=0)
         assert await draining is report
     drain = next(one for one in report.phases if one.phase is Phase.DRAIN)
@@ -265,8 +267,7 @@ async def test_a_core_that_dies_unasked_is_loud_and_reaches_every_request(errors
 async def test_a_core_that_dies_while_it_drains_ends_the_drain(errors):
     with stub_engine(shutdown_timeout=30) as (engine, core):
         tasks = await in_flight(engine, 2)
-        stopping = asyncio.create_task(engine.ashutdown())
-        await asyncio.sleep(0.05)
+        stopping = await begun(engine)
         core.die()
         await asyncio.wait_for(stopping, 5)
         results = await asyncio.gather(*tasks)
@@ -274,7 +275,7 @@ async def test_a_core_that_dies_while_it_drains_ends_the_drain(errors):
     assert any("output_handler failed" in line for line in errors)
 
 
-# -- the synchronous wrapper ------------------------------------------------------------
+# -- the synchronous wrapper ----------------------------------------------------------
 
 
 async def test_shutdown_on_the_loops_own_thread(errors):
@@ -292,8 +293,7 @@ async def test_shutdown_on_the_loops_own_thread(errors):
 async def test_shutdown_on_the_loops_own_thread_while_a_drain_runs(errors):
     with stub_engine(shutdown_timeout=30) as (engine, _):
         tasks = await in_flight(engine, 2)
-        draining = asyncio.create_task(engine.ashutdown())
-        await asyncio.sleep(0.05)
+        draining = await begun(engine)
         engine.shutdown()
         report = await asyncio.wait_for(draining, 5)
         results = await asyncio.gather(*tasks)
@@ -409,9 +409,9 @@ def test_a_half_built_engine_dies_silently(errors, capfd):
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), "soon", True, [1]])
 async def test_a_bad_timeout_is_named_and_nothing_is_half_stopped(timeout):
     with stub_engine() as (engine, _):
-        with pytest.raises(InvalidSettingError, match="timeout=.*0 or more"):
+        with pytest.raises(InvalidSettingError, match=r"timeout=.*0 or more"):
             await engine.ashutdown(timeout)
-        with pytest.raises(InvalidSettingError, match="timeout=.*0 or more"):
+        with pytest.raises(InvalidSettingError, match=r"timeout=.*0 or more"):
             engine.shutdown(timeout)
         assert state_of(engine).stop is None
         assert (await consume(engine, "r", 2)).finished

@@ -1,0 +1,227 @@
+"""Programs that use a real engine and stop it, one a scene.
+
+Run by test_library.py, each in a process of its own: what a program leaves on
+stderr and what it exits with can only be seen from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from tests.tiny_model import tiny_model
+from vllm import SamplingParams
+from vllm_ashutdown import EngineShutdownError
+
+CALLERS = 4
+
+
+def make_engine() -> AsyncLLM:
+    """The tiny model, as a program would make it."""
+    return AsyncLLM.from_engine_args(
+        AsyncEngineArgs(model=str(tiny_model()), enforce_eager=True)
+    )
+
+
+class Callers:
+    """Some generate() calls in flight, and how each ended."""
+
+    def __init__(self, engine: AsyncLLM) -> None:
+        self.engine = engine
+        self.ends: list[tuple[float, Exception | None]] = []
+        self.tokens: list[int] = [0] * CALLERS
+        self.flowing = asyncio.Event()
+        self.tasks = [asyncio.create_task(self._run(at)) for at in range(CALLERS)]
+
+    async def _run(self, at: int) -> None:
+        params = SamplingParams(
+            max_tokens=16_000,
+            temperature=0,
+            ignore_eos=True,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        error: Exception | None = None
+        prompt = f"Count on from {at}00"
+        try:
+            async for output in self.engine.generate(prompt, params, f"r{at}"):
+                self.tokens[at] += len(output.outputs[0].token_ids)
+                if min(self.tokens) > 5:
+                    self.flowing.set()
+        except Exception as end:
+            error = end
+        self.ends.append((time.monotonic(), error))
+
+    async def all_typed(self, since: float) -> dict[str, Any]:
+        """Awaits them and says how late the last one ended, in ms."""
+        await asyncio.wait_for(asyncio.gather(*self.tasks), 5)
+        for _, error in self.ends:
+            assert isinstance(error, EngineShutdownError), error
+            assert len(error.output.outputs[0].token_ids) > 5
+            assert error.output.outputs[0].text
+        return {"callers_ms": 1e3 * (max(at for at, _ in self.ends) - since)}
+
+
+class Hold:
+    """How long the loop was held at most, in ms, from start to stop."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._task = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        before = time.perf_counter()
+        while True:
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            self.longest = max(self.longest, 1e3 * (now - before))
+            before = now
+
+    async def stop(self) -> float:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        return self.longest
+
+
+async def ashutdown() -> dict[str, Any]:
+    """Three calls at once join one run, with requests in flight."""
+    engine = make_engine()
+    callers = Callers(engine)
+    await callers.flowing.wait()
+    hold = Hold()
+    await asyncio.sleep(0)
+    since = time.monotonic()
+    reports = await asyncio.gather(*(engine.ashutdown() for _ in range(3)))
+    seconds = time.monotonic() - since
+    held = await hold.stop()
+    assert reports[0] is reports[1] is reports[2]
+    assert reports[0].clean, reports[0]
+    assert reports[0].requests.aborted == CALLERS
+    found = await callers.all_typed(since)
+    return found | {"held_ms": held, "seconds": seconds}
+
+
+async def cancelled() -> dict[str, Any]:
+    """A caller that is cancelled leaves a finished teardown behind."""
+    engine = make_engine()
+    callers = Callers(engine)
+    await callers.flowing.wait()
+    caller = asyncio.create_task(engine.ashutdown(timeout=60))
+    await asyncio.sleep(0.2)
+    since = time.monotonic()
+    caller.cancel()
+    await asyncio.wait([caller])
+    assert caller.cancelled()
+    assert all(
+        one.exitcode == 0
+        for one in engine.engine_core.resources.engine_manager.processes
+    )
+    return await callers.all_typed(since)
+
+
+async def on_the_loop() -> dict[str, Any]:
+    """The synchronous shutdown on the loop's own thread, twice."""
+    engine = make_engine()
+    callers = Callers(engine)
+    await callers.flowing.wait()
+    since = time.monotonic()
+    engine.shutdown()
+    engine.shutdown()
+    seconds = time.monotonic() - since
+    found = await callers.all_typed(time.monotonic())
+    return found | {"seconds": seconds}
+
+
+async def other_thread() -> dict[str, Any]:
+    """The synchronous shutdown from another thread while the loop runs."""
+    engine = make_engine()
+    callers = Callers(engine)
+    await callers.flowing.wait()
+    hold = Hold()
+    await asyncio.sleep(0)
+    since = time.monotonic()
+    await asyncio.to_thread(engine.shutdown)
+    held = await hold.stop()
+    return await callers.all_typed(since) | {"held_ms": held}
+
+
+def loop_closed() -> dict[str, Any]:
+    """The synchronous shutdown once asyncio.run is over."""
+
+    async def use() -> AsyncLLM:
+        engine = make_engine()
+        params = SamplingParams(max_tokens=5, temperature=0)
+        async for _ in engine.generate("Count on from 417", params, "r"):
+            pass
+        return engine
+
+    engine = asyncio.run(use())
+    engine.shutdown()
+    engine.shutdown()
+    return {}
+
+
+async def threads_end() -> dict[str, Any]:
+    """Nothing keeps a program that is done with its engine."""
+    before = threading.active_count()
+    engine = make_engine()
+    callers = Callers(engine)
+    await callers.flowing.wait()
+    await engine.ashutdown()
+    await asyncio.gather(*callers.tasks)
+    left = [one.name for one in threading.enumerate() if not one.daemon]
+    assert left == ["MainThread"], left
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return {"threads": threading.active_count() - before}
+
+
+kept: list[AsyncLLM] = []
+
+
+def never_closed() -> dict[str, Any]:
+    """An engine at module scope, left to the interpreter's exit."""
+
+    async def use() -> None:
+        kept.append(make_engine())
+        params = SamplingParams(max_tokens=5, temperature=0)
+        async for _ in kept[0].generate("Count on from 417", params, "r"):
+            pass
+
+    asyncio.run(use())
+    return {}
+
+
+SCENES: dict[str, Callable[[], Awaitable[dict[str, Any]] | dict[str, Any]]] = {
+    scene.__name__: scene
+    for scene in (
+        ashutdown,
+        cancelled,
+        on_the_loop,
+        other_thread,
+        loop_closed,
+        threads_end,
+        never_closed,
+    )
+}
+
+
+def main() -> None:
+    """Runs the scene named on the command line and prints what it measured."""
+    scene = SCENES[sys.argv[1]]
+    if asyncio.iscoroutinefunction(scene):
+        found = asyncio.run(scene())
+    else:
+        found = scene()
+    print("FOUND " + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
