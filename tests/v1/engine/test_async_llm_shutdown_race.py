@@ -54,10 +54,8 @@ def errors() -> Any:
 
 async def consume(engine: AsyncLLM, name: str, tokens: int, **options: Any) -> Any:
     """Runs one request; gives its last output, or the error that ended it."""
-    outputs = []
     try:
-        async for output in generate(engine, name, tokens, **options):
-            outputs.append(output)
+        outputs = [one async for one in generate(engine, name, tokens, **options)]
     except Exception as error:
         return error
     return outputs[-1]

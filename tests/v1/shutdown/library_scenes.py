@@ -216,10 +216,8 @@ SCENES: dict[str, Callable[[], Awaitable[dict[str, Any]] | dict[str, Any]]] = {
 def main() -> None:
     """Runs the scene named on the command line and prints what it measured."""
     scene = SCENES[sys.argv[1]]
-    if asyncio.iscoroutinefunction(scene):
-        found = asyncio.run(scene())
-    else:
-        found = scene()
+    is_async = asyncio.iscoroutinefunction(scene)
+    found = asyncio.run(scene()) if is_async else scene()
     print("FOUND " + json.dumps(found), flush=True)
 
 

@@ -27,6 +27,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from importlib import import_module
 
 import anyio
 
@@ -35,6 +36,10 @@ from .mode import Mode
 from .phase import Outcome, Phase, PhaseRecord
 from .report import ProcessEnd, RequestCounts, ShutdownReport
 from .trigger import Trigger
+
+# AnyIO loads its asyncio half at the first use, which would be in the middle of a
+# stop, on the loop, for longer than a step may hold it.
+import_module("anyio._backends._asyncio")
 
 logger = logging.getLogger("vllm.ashutdown")
 
