@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,9 +23,13 @@ from ..core.stop import Stop
 from ..core.trigger import Trigger
 from ..http.gate import Gate
 from ..http.middleware import ShutdownMiddleware
+from ..process_exit import leaves_fast
 from . import async_llm
 
 logger = logging.getLogger("vllm.ashutdown")
+
+HTTP_SECONDS = 3.0
+"""The most that clients get to read their last bytes, out of what is left."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """They mean the same."""
@@ -73,6 +76,7 @@ class _Server:
         # stack may be built by now, and around the router is where we belong.
         router = app.router
         router.middleware_stack = ShutdownMiddleware(router.middleware_stack, self.gate)
+        self.app_server: Any = None
         self.signals: list[signal.Signals] = []
         self.signalled = asyncio.Event()
 
@@ -91,6 +95,7 @@ class _Server:
         # lets go of the loop; then ours take their place. A signal in between
         # takes vLLM's way, which ends in the same one stop.
         await asyncio.sleep(0)
+        self.app_server = getattr(self.app.state, "server", None)
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
         signalled = loop.create_task(self.signalled.wait())
@@ -125,6 +130,8 @@ class _Server:
         elif self.state.stop is not None:
             mode = Mode.ABORT if count == 2 else Mode.KILL
             self.state.stop.raise_to(mode, Trigger.signal(number))
+            # uvicorn's own word for not waiting for clients any more.
+            self.app_server.force_exit = mode is Mode.KILL
 
     async def _close(self, stop: Stop, closing: Awaitable[None]) -> PhaseRecord:
         """Closes HTTP within what is left of the budget.
@@ -133,9 +140,9 @@ class _Server:
         closes while the core stops. What uvicorn could still wait for is a
         client that does not read its last bytes.
         """
-        began, left = stop.budget.clock(), stop.budget.remaining()
-        server = self.app.state.server
-        server.config.timeout_graceful_shutdown = max(1, math.ceil(left))
+        began = stop.budget.clock()
+        left = min(HTTP_SECONDS, stop.budget.remaining())
+        self.app_server.config.timeout_graceful_shutdown = left
         await closing
         return PhaseRecord(
             Phase.HTTP,
@@ -152,6 +159,13 @@ class _Server:
         whole = report.with_http(await closed, stop.budget.elapsed())
         logger.info("[shutdown] complete in %.3fs: %s", whole.seconds, whole.summary)
         _write(whole)
+        if leaves_fast():
+            # It is over but for the exit itself. The loop would give signals
+            # their default back as it closes, and one that comes in these last
+            # moments would turn a clean exit into a death by signal.
+            for number in SIGNALS:
+                asyncio.get_running_loop().remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
 
 
 def _write(report: ShutdownReport) -> None:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..process_exit import fast_exit
+from ..process_exit import fast_exit, will_leave_fast
 
 
 def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
@@ -14,6 +14,7 @@ def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def cmd(args: Any) -> None:
+        will_leave_fast()
         original(args)
         fast_exit(0)
 

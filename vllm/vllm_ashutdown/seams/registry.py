@@ -136,6 +136,18 @@ SEAMS: tuple[Seam, ...] = (
         until="vLLM lets a plugin register its variables",
     ),
     Seam(
+        name="CoreEngineProcManager.__init__",
+        targets=("vllm.v1.engine.utils:CoreEngineProcManager.__init__",),
+        how=How.WRAP,
+        make=f"{_OURS}.engine_utils:make_init",
+        why="Two threads reap a core that leaves; the second sees it alive and "
+        "kills a pid that may be another process's by then.",
+        reference="vllm#55632",
+        until="vLLM's monitor no longer asks for the exit code of a core that is "
+        "being stopped",
+        guard=Guard(parameters=("self",), reads=("processes", "start")),
+    ),
+    Seam(
         name="EngineCoreProc.run_engine_core",
         targets=("vllm.v1.engine.core:EngineCoreProc.run_engine_core",),
         how=How.WRAP,

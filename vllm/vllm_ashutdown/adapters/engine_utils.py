@@ -1,0 +1,51 @@
+"""vllm.v1.engine.utils: a core process is reaped by one thread, and seen by all.
+
+vLLM has two threads that look at a core as it leaves: the one that stops it and
+a monitor. Whichever calls ``waitpid`` second is told that there is no such child.
+``multiprocessing`` takes that for "not over yet", so until the first thread gets
+the GIL back to write the exit code down, the second sees a live process, and kills
+it: a process that left cleanly, under a pid that may be someone else's by now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def make_init(original: Callable[..., None]) -> Callable[..., None]:
+    """``CoreEngineProcManager.__init__``."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        for process in self.processes:
+            reap_in_turn(process)
+
+    return init
+
+
+def reap_in_turn(process: Any) -> None:
+    """Lets only one thread at a time ask for the exit code of ``process``.
+
+    A call that would block waits without reaping first, so that nobody waits for
+    the lock longer than a look takes.
+    """
+    popen = getattr(process, "_popen", None)
+    if popen is None or not hasattr(os, "waitid"):
+        return
+    lock, look = threading.Lock(), popen.poll
+
+    def poll(flag: int = os.WNOHANG) -> int | None:
+        if not flag & os.WNOHANG:
+            with contextlib.suppress(ChildProcessError):  # reaped meanwhile
+                os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
+        with lock:
+            code: int | None = look(os.WNOHANG)
+            return code
+
+    popen.poll = poll
