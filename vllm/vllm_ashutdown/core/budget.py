@@ -100,8 +100,10 @@ class Budget:
 
     def raised_to(self, mode: Mode) -> Budget:
         """This budget once the stop is raised to ``mode``."""
-        cut, spent = self.without_drain(), self.elapsed()
+        cut = self.without_drain()
         if mode is Mode.KILL:
+            # The teardown begins anew here, so that each phase's reserve is a
+            # share of what is left and not of what there was.
             left = min(KILL_SECONDS, cut.remaining())
-            cut = replace(cut, drain=0.0, teardown=spent + left)
+            cut = replace(cut, drain=self.elapsed(), teardown=left)
         return cut

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Generator, Iterable
 from pathlib import Path
+
+logger = logging.getLogger("vllm.ashutdown")
 
 
 class FileLedger:
@@ -39,7 +42,8 @@ class FileLedger:
         try:
             yield made
         finally:
-            stack.remove(made)
+            # By identity: two blocks may have collected the same.
+            stack[:] = [one for one in stack if one is not made]
 
     def remove(self, paths: Iterable[str]) -> None:
         """Removes those of ``paths`` that are owned, and forgets them.
@@ -48,8 +52,10 @@ class FileLedger:
         """
         for path in paths:
             if self._owned.pop(path, None) == os.getpid():
-                with contextlib.suppress(FileNotFoundError):
-                    Path(path).unlink()
+                try:
+                    Path(path).unlink(missing_ok=True)
+                except OSError as error:
+                    logger.warning("[shutdown] %s stays: %s", path, error)
 
     def remove_all(self) -> None:
         """Removes every file that this process owns."""

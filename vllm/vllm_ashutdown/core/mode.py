@@ -56,7 +56,10 @@ def parse_seconds(value: object, name: str = "timeout") -> float:
     allowed = "a number of seconds, 0 or more (infinity waits without limit)"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidSettingError(name, value, allowed)
-    seconds = float(value)
+    try:
+        seconds = float(value)
+    except OverflowError:
+        raise InvalidSettingError(name, value, allowed) from None
     if math.isnan(seconds) or seconds < 0:
         raise InvalidSettingError(name, value, allowed)
     return seconds

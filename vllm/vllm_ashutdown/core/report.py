@@ -131,7 +131,7 @@ class ShutdownReport:
 
     def to_json(self) -> str:
         """The report as one JSON object; infinite spans become ``null``."""
-        return json.dumps(_plain(dataclasses.asdict(self)), ensure_ascii=False)
+        return json.dumps(_plain(dataclasses.asdict(self)))
 
     @classmethod
     def from_json(cls, text: str) -> ShutdownReport:
@@ -162,10 +162,16 @@ class ShutdownReport:
                 ),
                 requests=RequestCounts(**data["requests"]),
                 processes=tuple(ProcessEnd(**row) for row in data["processes"]),
-                leftovers=tuple(data["leftovers"]),
+                leftovers=tuple(_lines(data["leftovers"])),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a shutdown report: {error}") from error
+
+
+def _lines(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list of lines")
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -89,8 +90,9 @@ class Stop:
         self._raised = raised
         self._loop: asyncio.AbstractEventLoop | None = None
         self._interrupt: Callable[[], None] | None = None
-        self._is_quiet = False
-        self._quiet_waiters: list[asyncio.Future[None]] = []
+        self._is_quiet: Future[None] = Future()
+        self._is_quiet.set_running_or_notify_cancel()
+        self._lock = threading.Lock()
 
     # -- asking, joining ------------------------------------------------------
 
@@ -164,35 +166,21 @@ class Stop:
         drain short and moves every other deadline. The step's errors are
         logged and recorded, never raised: the steps behind it must run.
         """
-        if self._skipped(phase):
+        if self._is_over(phase):
             return
         began, allotted = self.budget.clock(), self.budget.allot(phase)
-        outcome, detail = Outcome.DONE, None
         self._loop = asyncio.get_running_loop()
-        with anyio.move_on_after(allotted, shield=True) as scope:
-            self._interrupt = lambda: self._move_deadline(phase, scope)
-            while True:
-                try:
-                    detail = await work()
-                except asyncio.CancelledError:
-                    if scope.cancel_called:
-                        raise
-                    # Not ours: the loop is being torn down around us.
-                    task = asyncio.current_task()
-                    if task is not None:
-                        task.uncancel()
-                    self.raise_to(Mode.ABORT, Trigger.call("a cancelled event loop"))
-                    if phase is Phase.DRAIN:
-                        outcome = Outcome.RAISED
-                        break
-                    continue
-                except Exception as error:
-                    outcome, detail = Outcome.FAILED, self._failed(phase, error)
+        while True:
+            outcome, detail = await self._attempt(phase, work)
+            # None: it was cancelled from outside, since the loop is being torn
+            # down around us. It is entered again, and finds what it has done.
+            if outcome is not None:
+                break
+            self.raise_to(Mode.ABORT, Trigger.call("a cancelled event loop"))
+            if phase is Phase.DRAIN:
+                outcome = Outcome.RAISED
                 break
         self._interrupt = None
-        if scope.cancelled_caught:
-            cut = phase is Phase.DRAIN and self.mode is not Mode.DRAIN
-            outcome = Outcome.RAISED if cut else Outcome.EXPIRED
         if phase is Phase.DRAIN:
             self.budget = self.budget.without_drain()
             if outcome is Outcome.EXPIRED:
@@ -202,9 +190,42 @@ class Stop:
             self._quiet()
         self._record(phase, allotted, began, outcome, detail)
 
+    async def _attempt(
+        self, phase: Phase, work: Callable[[], Awaitable[Detail]]
+    ) -> tuple[Outcome | None, Detail]:
+        """Enters a step once; without an outcome if it was cancelled from outside."""
+        task = asyncio.current_task()
+        assert task is not None
+        cancels = task.cancelling()
+        scope = anyio.CancelScope(shield=True)
+        scope.deadline = self._deadline(phase)
+        detail: Detail = None
+        try:
+            with scope:
+                self._interrupt = lambda: self._move_deadline(phase, scope)
+                # Another thread may have raised it just before it could be told.
+                if phase is Phase.DRAIN and self.mode is not Mode.DRAIN:
+                    scope.cancel()
+                detail = await work()
+        except asyncio.CancelledError as error:
+            asked = task.cancelling() > cancels
+            while task.cancelling() > cancels:
+                task.uncancel()
+            if not scope.cancel_called:
+                if asked:
+                    return None, None
+                return Outcome.FAILED, self._failed(phase, error)
+        except Exception as error:
+            return Outcome.FAILED, self._failed(phase, error)
+        else:
+            if not scope.cancelled_caught:
+                return Outcome.DONE, detail
+        cut = phase is Phase.DRAIN and self.mode is not Mode.DRAIN
+        return Outcome.RAISED if cut else Outcome.EXPIRED, None
+
     def do(self, phase: Phase, work: Callable[[], Detail]) -> None:
         """Runs one step that does not wait, or blocks by right."""
-        if self._skipped(phase):
+        if self._is_over(phase):
             return
         began, allotted = self.budget.clock(), self.budget.allot(phase)
         outcome, detail = Outcome.DONE, None
@@ -216,8 +237,6 @@ class Stop:
 
     def finish(self) -> None:
         """Makes the report and wakes every joiner. Doing it twice is harmless."""
-        if self.outcome.done():
-            return
         self._quiet()
         report = ShutdownReport(
             trigger=self.trigger,
@@ -229,7 +248,9 @@ class Stop:
             processes=tuple(self.processes),
             leftovers=tuple(self.leftovers),
         )
-        self.outcome.set_result(report)
+        with self._lock:
+            if not self.outcome.done():
+                self.outcome.set_result(report)
 
     def cannot_drain(self) -> None:
         """Notes that no loop turns, so that requests cannot run on."""
@@ -243,40 +264,43 @@ class Stop:
         From then on nothing needs the engine, and what stands around it (an
         HTTP server) can close while the core is still at it.
         """
-        if not self._is_quiet:
-            waiter = asyncio.get_running_loop().create_future()
-            self._quiet_waiters.append(waiter)
-            await waiter
+        await asyncio.wrap_future(self._is_quiet)
 
     def _quiet(self) -> None:
-        self._is_quiet = True
-        for waiter in self._quiet_waiters:
-            if not waiter.done():
-                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
-        self._quiet_waiters.clear()
+        with self._lock:
+            if not self._is_quiet.done():
+                self._is_quiet.set_result(None)
 
     def forget(self) -> None:
         """Drops what it holds of the engine once it is over; the report stays."""
         self._raised = self._interrupt = self._loop = None
 
-    def _skipped(self, phase: Phase) -> bool:
+    def _is_over(self, phase: Phase) -> bool:
+        """Whether ``phase`` need not be entered: skipped, or done by someone else.
+
+        A synchronous shutdown on the loop's own thread does the steps that the
+        run on that loop has not come to.
+        """
+        if any(record.phase is phase for record in self.records):
+            return True
         if phase is not Phase.DRAIN or self.mode is Mode.DRAIN:
             return False
-        self.records.append(
-            PhaseRecord(phase, 0.0, 0.0, Outcome.SKIPPED, "", self.budget.elapsed())
-        )
+        began = self.budget.elapsed()
+        self.records.append(PhaseRecord(phase, 0.0, 0.0, Outcome.SKIPPED, began=began))
         return True
+
+    def _deadline(self, phase: Phase) -> float:
+        # anyio.current_time() is for tasks, and this runs in callbacks too; on
+        # asyncio it is the loop's own clock.
+        return asyncio.get_running_loop().time() + self.budget.allot(phase)
 
     def _move_deadline(self, phase: Phase, scope: anyio.CancelScope) -> None:
         if phase is Phase.DRAIN:
             scope.cancel()
         else:
-            # anyio.current_time() is for tasks, and this runs in a callback; on
-            # asyncio it is the loop's own clock.
-            now = asyncio.get_running_loop().time()
-            scope.deadline = now + self.budget.allot(phase)
+            scope.deadline = self._deadline(phase)
 
-    def _failed(self, phase: Phase, error: Exception) -> str:
+    def _failed(self, phase: Phase, error: BaseException) -> str:
         logger.error("[shutdown] %s failed; going on", phase, exc_info=error)
         return f"{type(error).__name__}: {error}"
 
@@ -288,6 +312,8 @@ class Stop:
         outcome: Outcome,
         detail: Detail,
     ) -> None:
+        if any(record.phase is phase for record in self.records):
+            return  # someone else was faster
         spent = self.budget.clock() - began
         self.records.append(
             PhaseRecord(
@@ -309,8 +335,3 @@ class Stop:
             self.budget.remaining(),
             f": {detail}" if detail else "",
         )
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

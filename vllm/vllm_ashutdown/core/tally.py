@@ -46,14 +46,14 @@ class Tally:
 
     async def idle(self) -> None:
         """Returns when nothing is in flight; at once if nothing is now."""
-        if not self.in_flight:
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
+        # Again after each wake: something may have begun before our turn came.
+        while self.in_flight:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
 
     def _settle(self) -> None:
         if self._waiters and not self.in_flight:

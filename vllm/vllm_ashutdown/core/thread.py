@@ -53,9 +53,15 @@ class OnceInThread(Generic[T]):
         """Starts the call on its thread, or joins it. Can be awaited anew."""
         future, mine = self._claim()
         if mine:
-            threading.Thread(
+            work = threading.Thread(
                 target=self._run, args=(future, seconds), name=self._name, daemon=True
-            ).start()
+            )
+            try:
+                work.start()
+            except RuntimeError:
+                # No thread can be had: out of them, or the interpreter is on its
+                # way out. Holding the loop is better than not stopping.
+                self._run(future, seconds)
         return await asyncio.wrap_future(future)
 
     def result_here(self, seconds: float) -> T:

@@ -78,14 +78,13 @@ class Messages(Dialect):
         }
 
 
-_BY_SUFFIX = {"/v1/responses": Responses(), "/v1/messages": Messages()}
+_BY_PATH = {"/v1/responses": Responses(), "/v1/messages": Messages()}
 _DEFAULT = Dialect()
 
 
 def dialect_of(path: str) -> Dialect:
     """The dialect of a request path; OpenAI's where it is not known."""
-    path = path.rstrip("/")
-    for suffix, dialect in _BY_SUFFIX.items():
-        if path.endswith(suffix):
+    for part, dialect in _BY_PATH.items():
+        if path.endswith(part) or part + "/" in path:
             return dialect
     return _DEFAULT

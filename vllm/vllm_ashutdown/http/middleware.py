@@ -116,33 +116,37 @@ class _Answer:
         self._streams = False
         self._chunks = 0
         self._over = False
+        self._cut = False
 
     async def send(self, message: Message) -> None:
-        if self._over:
+        if self._cut:
             return
         # An answer that is not a stream is only begun when it is whole.
-        if self._exchange.ended and (self._streams or not self._started):
+        if self._exchange.ended and not self._over and self._can_be_cut:
             await self.cut()
             return
         if message["type"] == "http.response.start":
             self._started = True
             self._streams = any(
                 name.lower() == b"content-type" and b"text/event-stream" in value
-                for name, value in message["headers"]
+                for name, value in message.get("headers", ())
             )
         elif message["type"] == "http.response.body":
             self._chunks += 1
             self._over = not message.get("more_body", False)
         await self._send(message)
 
+    @property
+    def _can_be_cut(self) -> bool:
+        return self._streams or not self._started
+
     async def cut(self) -> None:
         """Sends the one terminal event, unless the answer is over already."""
-        if self._over:
+        if self._over or self._cut or not self._can_be_cut:
             return
+        self._cut = True
         if not self._started:
-            self._over = True
             await self._middleware._send_error(self._dialect, ENDED, self._send)
-        elif self._streams:
-            self._over = True
+        else:
             event = self._dialect.event_bytes(ENDED, self._chunks)
             await self._send({"type": "http.response.body", "body": event})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ logger = logging.getLogger("vllm.ashutdown")
 _states: dict[str, State] = {}
 _reasons: dict[str, str] = {}
 _originals: dict[str, Any] = {}
+_waiting_for: dict[str, list[Callable[[], None]]] = {}
 
 
 def install(seams: Iterable[Seam]) -> None:
@@ -55,29 +56,55 @@ def _lay(seam: Seam, target: str, module: ModuleType) -> None:
     if missing:
         _skip(seam, f"it needs {', '.join(missing)}, which is skipped")
         return
+    unknown = [need for need in seam.needs if _states.get(need) is not State.LAID]
+    if unknown:
+        # Their module is not imported yet; only then is it known whether they fit.
+        _waiting_for.setdefault(unknown[0], []).append(
+            partial(_lay, seam, target, module)
+        )
+        return
+    if _replace(seam, target, module):
+        _settle(seam)
+
+
+def _settle(seam: Seam) -> None:
+    """Lays, or skips, what has waited to know what became of ``seam``."""
+    for lay in _waiting_for.pop(seam.name, ()):
+        lay()
+
+
+def _replace(seam: Seam, target: str, module: ModuleType) -> bool:
+    """Puts ours in the place of vLLM's attribute, if the guard lets it."""
     path = target.partition(":")[2].split(".")
     holder: Any = module
     for part in path[:-1]:
         holder = getattr(holder, part, None)
         if holder is None:
             _skip(seam, f"{target} is gone")
-            return
+            return False
     attribute = path[-1]
     found = getattr(holder, attribute, None)
     if seam.how is How.ADD:
         if found is not None:
             _skip(seam, f"this vLLM has its own {'.'.join(path)}")
-            return
+            return False
     elif found is None:
         _skip(seam, f"{target} is gone")
-        return
+        return False
     else:
         reason = seam.guard.mismatch(found)
         if reason is not None:
             _skip(seam, f"{target} has changed: {reason}")
-            return
+            return False
     make_module, _, make_name = seam.make.partition(":")
-    replacement = getattr(importlib.import_module(make_module), make_name)(found)
+    try:
+        replacement = getattr(importlib.import_module(make_module), make_name)(found)
+    except Exception as error:
+        # Ours is broken, in this environment at least. That must not cost vLLM
+        # the import that is running.
+        logger.debug("[shutdown] seam %s", seam.name, exc_info=True)
+        _skip(seam, f"{seam.make} failed: {type(error).__name__}: {error}")
+        return False
     if isinstance(vars(holder).get(attribute), staticmethod):
         setattr(holder, attribute, staticmethod(replacement))
     else:
@@ -86,6 +113,7 @@ def _lay(seam: Seam, target: str, module: ModuleType) -> None:
         _follow(attribute, found, replacement)
     _originals[seam.name] = found
     _states[seam.name] = State.LAID
+    return True
 
 
 def _follow(name: str, found: Any, replacement: Any) -> None:
@@ -107,3 +135,4 @@ def _skip(seam: Seam, reason: str) -> None:
         seam.name,
         reason,
     )
+    _settle(seam)

@@ -29,16 +29,6 @@ SEAMS: tuple[Seam, ...] = (
         ),
     ),
     Seam(
-        name="AsyncLLM.ashutdown",
-        targets=(f"{_ASYNC_LLM}.ashutdown",),
-        how=How.ADD,
-        make=f"{_OURS}.async_llm:make_ashutdown",
-        why="There is no shutdown that can be awaited.",
-        reference="vllm#24885",
-        until="vLLM has a shutdown coroutine of its own",
-        needs=("AsyncLLM.shutdown", "AsyncLLM.add_request"),
-    ),
-    Seam(
         name="AsyncLLM.add_request",
         targets=(f"{_ASYNC_LLM}.add_request",),
         how=How.WRAP,
@@ -53,6 +43,16 @@ SEAMS: tuple[Seam, ...] = (
             reads=("errored", "output_processor", "RequestOutputCollector"),
         ),
         needs=("AsyncLLM.shutdown",),
+    ),
+    Seam(
+        name="AsyncLLM.ashutdown",
+        targets=(f"{_ASYNC_LLM}.ashutdown",),
+        how=How.ADD,
+        make=f"{_OURS}.async_llm:make_ashutdown",
+        why="There is no shutdown that can be awaited.",
+        reference="vllm#24885",
+        until="vLLM has a shutdown coroutine of its own",
+        needs=("AsyncLLM.shutdown", "AsyncLLM.add_request"),
     ),
     Seam(
         name="AsyncLLM.__del__",
