@@ -52,7 +52,7 @@ class App:
         self.scopes.append(scope)
         for what in self.script:
             if what is END:
-                current_exchange.get().ended = True
+                current_exchange.get().end(ENDED)
             elif isinstance(what, asyncio.Event):
                 await what.wait()
             elif isinstance(what, BaseException):
@@ -178,6 +178,7 @@ async def test_readiness_is_false_once_the_gate_is_closed(method, path):
     client = Client(app, closed())
     assert_503(await client(method, path), path, REFUSED)
     assert app.scopes == []
+    assert client.gate.refused == 0, "a probe is no request"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
@@ -266,6 +267,20 @@ async def test_a_stream_that_is_ended_gets_one_error_event_and_no_done(path, the
     assert b"[DONE]" not in client.body
 
 
+@pytest.mark.parametrize("start", [(), (SSE,)], ids=["plain", "stream"])
+async def test_the_client_is_told_the_first_reason(start):
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in start:
+            await send(message)
+        for why in (REFUSED, ENDED):
+            current_exchange.get().end(why)
+
+    client = Client(app)
+    await client()
+    assert REFUSED.encode() in client.body
+    assert ENDED.encode() not in client.body
+
+
 async def test_a_stream_that_is_ended_before_its_first_event_is_one_too():
     client = Client(App(SSE, END, DONE, LAST))
     sent = await client(path=RESPONSES)
@@ -305,6 +320,13 @@ async def test_a_plain_answer_that_has_begun_passes_whole():
 async def test_an_answer_that_is_over_is_not_touched(start, then):
     client = Client(App(start, DONE, LAST, END, *then))
     assert await client() == [start, DONE, LAST]
+
+
+async def test_the_trailers_of_an_answer_that_is_over_are_not_touched_either():
+    trailers = {"type": "http.response.trailers", "headers": [(b"x-sum", b"1")]}
+    script = (SSE | {"trailers": True}, LAST, END, trailers)
+    client = Client(App(*script))
+    assert await client() == [script[0], script[1], trailers]
 
 
 async def test_an_app_that_fails_by_itself_fails_aloud():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
+import multiprocessing
 import multiprocessing.util
 import os
 import sys
@@ -19,17 +20,20 @@ def fast_exit(code: int) -> None:
 
     Taking apart an interpreter that has torch in it costs seconds and gives
     nothing back that the kernel does not take anyway. What others can see is
-    released first: the files it owns, then, the way multiprocessing's own forked
-    children leave, its finalizers (they unlink semaphores), the atexit hooks and
-    the streams.
+    released first: the files it owns, then the exit hooks (multiprocessing's
+    unlink its semaphores), then the streams.
 
     Returns if the user has switched it off; then the slow way is the way.
     """
     if not settings.fast_exit():
         return
     ledger.remove_all()
-    multiprocessing.util._exit_function()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    if _is_forked():
+        # What is registered here is the parent's, and a forked child of
+        # multiprocessing leaves it alone: it would close the parent's files.
+        multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+    else:
+        atexit._run_exitfuncs()  # multiprocessing's finalizers are among them
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         # A closed or broken stream has nothing to lose.
@@ -39,6 +43,11 @@ def fast_exit(code: int) -> None:
             except (OSError, ValueError):
                 continue
     os._exit(code)
+
+
+def _is_forked() -> bool:
+    process = multiprocessing.current_process()
+    return getattr(process, "_start_method", None) == "fork"
 
 
 _ours = threading.Event()
@@ -73,4 +82,7 @@ def exit_code(error: SystemExit) -> int:
     """The code with which the interpreter would leave on ``error``."""
     if error.code is None:
         return 0
-    return error.code if isinstance(error.code, int) else 1
+    if isinstance(error.code, int):
+        return error.code
+    print(error.code, file=sys.stderr)
+    return 1

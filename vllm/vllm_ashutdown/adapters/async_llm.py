@@ -23,12 +23,13 @@ from ..core.exchange import current_exchange
 from ..core.files import ledger
 from ..core.mode import Mode, parse_seconds
 from ..core.order import shut_down, shut_down_here
+from ..core.phase import Phase
 from ..core.report import ShutdownReport
 from ..core.stop import Detail, Stop
 from ..core.tally import Tally, WatchedMap
 from ..core.thread import OnceInThread
 from ..core.trigger import Trigger
-from ..errors import ENDED, REFUSED
+from ..errors import ENDED, REFUSED, EngineShutdownError
 from . import core_client, output_processor
 from .exceptions import shutdown_error
 
@@ -48,6 +49,7 @@ class EngineState:
         stop: The one stop of this engine, once it has begun.
         announce: Called, on the thread that begins the stop, when it begins.
         files: What the engine has in the file system, to be taken away.
+        inputs: Queues of requests whose input is itself a stream.
     """
 
     def __init__(self) -> None:
@@ -55,6 +57,7 @@ class EngineState:
         self.stop: Stop | None = None
         self.announce: list[Callable[[], None]] = []
         self.files: list[str] = []
+        self.inputs: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.Lock()
         self.steps: AsyncLLMStop | None = None
         self.task: asyncio.Task[None] | None = None
@@ -81,6 +84,7 @@ class AsyncLLMStop:
         self.client = getattr(engine, "engine_core", None)
         self.processor = getattr(engine, "output_processor", None)
         self.requests: WatchedMap | None = None
+        self.completed: int | None = None
         self.core_died = False
         self.core = OnceInThread("vllm-ashutdown-core", self._stop_core)
         self.front = OnceInThread("vllm-ashutdown-release", self._release_front)
@@ -122,6 +126,10 @@ class AsyncLLMStop:
         self.requests = output_processor.watch_requests(
             self.processor, self.state.tally
         )
+        if self.handler is None and self.state.tally.in_flight and _in_a_loop():
+            # A request on its way in is about to start it. Started here, it is
+            # there to be watched: it ends when the core dies.
+            self.engine._run_output_handler()
         return f"{len(self.requests)} requests in flight"
 
     async def drained(self) -> Detail:
@@ -141,8 +149,10 @@ class AsyncLLMStop:
     def end_requests(self) -> Generator[None, None, Detail]:
         handler = self.handler
         self.core_died = handler is not None and _failed(handler)
-        if self.requests is not None:
-            self.stop.requests.completed = self.requests.gone
+        if self.requests is not None and self.completed is None:
+            # Now, and not when the step is entered again: from here on it is
+            # the stop that takes them out.
+            self.stop.requests.completed = self.completed = self.requests.gone
         loop = self.loop()
         if self.processor is None or (loop is not None and loop.is_closed()):
             return None  # no caller can be waiting
@@ -153,14 +163,18 @@ class AsyncLLMStop:
         if self.core_died:
             output_processor.forget_requests(self.processor)
         else:
-            ended = yield from output_processor.end_requests(
+            output_processor.end_inputs(self.state.inputs)
+            yield from output_processor.end_requests(
                 self.processor,
                 lambda ids: core_client.abort_in_core(self.client, ids),
+                self._ended,
             )
-            self.stop.requests.aborted += ended
         core_client.fail_utility_calls(self.client, shutdown_error(ENDED))
         done = self.stop.requests
         return f"{done.completed} requests completed, {done.aborted} ended"
+
+    def _ended(self, count: int) -> None:
+        self.stop.requests.aborted += count
 
     def cancel_handler(self) -> Detail:
         handler = self.handler
@@ -189,7 +203,10 @@ class AsyncLLMStop:
         return await self.core.result(seconds)
 
     def stop_core(self, seconds: float) -> Detail:
-        return self.core.result_here(seconds)
+        try:
+            return self.core.result_here(seconds)
+        except TimeoutError:
+            return "still under way elsewhere"
 
     def _stop_core(self, seconds: float) -> Detail:
         if self.client is None:
@@ -226,7 +243,9 @@ class AsyncLLMStop:
             if loop is None or not loop.is_running():
                 core_client.forget_pending(pending)
             self._forget()
-            self.context.result_here(self.stop.budget.remaining())
+            # On its own thread: someone else's socket in the context would hold
+            # this one for ever.
+            self.context.result_in_time(self.stop.budget.allot(Phase.RELEASE))
         return None
 
     def _forget(self) -> None:
@@ -267,6 +286,14 @@ def _no_handler() -> None:
 def _failed(task: asyncio.Task[Any]) -> bool:
     # The handler ends by itself only if it caught an error and passed it on.
     return task.done() and not task.cancelled()
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _is_on(loop: asyncio.AbstractEventLoop) -> bool:
@@ -364,12 +391,22 @@ def _run(steps: AsyncLLMStop) -> None:
         _run_on(here, steps)
     elif home.is_running():
         home.call_soon_threadsafe(_run_on, home, steps)
+        threading.Thread(
+            target=_see_to_it, args=(steps,), name="vllm-ashutdown-see", daemon=True
+        ).start()
     else:
         # It cannot turn, so the order cannot run there; and this loop must not
         # be held by it.
         threading.Thread(
             target=_run_here, args=(steps,), name="vllm-ashutdown", daemon=True
         ).start()
+
+
+def _see_to_it(steps: AsyncLLMStop) -> None:
+    """Does the order here if the engine's loop stops turning before it is over."""
+    stop = steps.stop
+    if stop.wait(stop.budget.remaining() + 1.0) is None:
+        _run_here(steps)
 
 
 def _run_on(loop: asyncio.AbstractEventLoop, steps: AsyncLLMStop) -> None:
@@ -386,12 +423,21 @@ def _run_on(loop: asyncio.AbstractEventLoop, steps: AsyncLLMStop) -> None:
 
 
 def _run_here(steps: AsyncLLMStop) -> None:
-    steps.stop.cannot_drain()
-    shut_down_here(steps, steps.stop)
-    _let_go(steps)
+    if steps.state.task is None:
+        steps.stop.cannot_drain()
+    else:
+        # A run is under way that may be waiting for requests to finish.
+        steps.stop.raise_to(Mode.ABORT, Trigger.call("shutdown()"))
+    try:
+        shut_down_here(steps, steps.stop)
+    finally:
+        _let_go(steps)
 
 
 def _let_go(steps: AsyncLLMStop) -> None:
+    task = steps.state.task
+    if task is not None and not task.done():
+        return  # it does this itself when it finds everything done
     steps.state.task = steps.state.steps = None
     steps.stop.forget()
     steps.state.announce.clear()
@@ -445,7 +491,8 @@ def make_ashutdown(original: None) -> Callable[..., Any]:
             timeout: Seconds that requests in flight may run on; 0 ends them at
                 once. ``None`` stands for the engine's own ``--shutdown-timeout``.
             mode: ``"drain"``, ``"abort"`` or ``"kill"``, where ``timeout`` should
-                not decide. Drain without any timeout drains without limit.
+                not decide. Drain without any timeout drains without limit; abort
+                and kill drain for no time at all, whatever ``timeout`` says.
 
         Returns:
             What the stop did, and what it left.
@@ -524,7 +571,7 @@ def make_add_request(original: Callable[..., Any]) -> Callable[..., Any]:
         if stop is not None and not part_of_drain:
             stop.requests.refused += 1
             if exchange is not None:
-                exchange.ended = True
+                exchange.end(REFUSED)
             raise shutdown_error(REFUSED)
         with state.tally.busy():
             try:
@@ -536,10 +583,16 @@ def make_add_request(original: Callable[..., Any]) -> Callable[..., Any]:
                 # cause is the stop, and it is safe to retry.
                 state.stop.requests.refused += 1
                 if exchange is not None:
-                    exchange.ended = True
+                    exchange.end(REFUSED)
                 raise shutdown_error(REFUSED) from error
+        reading = getattr(queue, "_input_stream_task", None)
+        if reading is not None:
+            state.inputs.add(queue)
+            state.tally.hold(reading)
         if exchange is not None:
             setattr(queue, output_processor.EXCHANGE_ATTRIBUTE, exchange)
+            if isinstance(queue.output, EngineShutdownError):
+                exchange.end(ENDED)  # while its first message was being sent
         handler = self.output_handler
         if handler is not None and handler.done() and queue.output is None:
             # The core died while this request was on its way in: the error was

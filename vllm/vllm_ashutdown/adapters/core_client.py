@@ -121,13 +121,13 @@ def kill(client: Any) -> None:
             # The handle pins the identity: its pid cannot be reused before it
             # is reaped. psutil checks the start time of the workers.
             workers = psutil.Process(process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
+        except psutil.Error:
             workers = []
         process.kill()
         for worker in workers:
             try:
                 worker.kill()
-            except psutil.NoSuchProcess:
+            except psutil.Error:
                 continue
 
 

@@ -15,6 +15,10 @@ def shutdown_error(message: str, *, output: Any = None) -> EngineShutdownError:
     return _type()(message, output=output)
 
 
+def _again(message: str, output: Any) -> EngineShutdownError:
+    return shutdown_error(message, output=output)
+
+
 @cache
 def _type() -> type[EngineShutdownError]:
     """The error's class, with the bases that the installed vLLM offers.
@@ -46,11 +50,16 @@ def _type() -> type[EngineShutdownError]:
         self.message, self.output = message, output
         self.status_code = self.http_status = HTTPStatus.SERVICE_UNAVAILABLE
 
+    def reduce(self: Any) -> tuple[Any, ...]:
+        # The class is made here and has no name that another process could find.
+        return _again, (self.message, self.output)
+
     return type(
         EngineShutdownError.__name__,
         (EngineShutdownError, *bases),
         {
             "__init__": init,
+            "__reduce__": reduce,
             "__doc__": EngineShutdownError.__doc__,
             "__module__": EngineShutdownError.__module__,
         },

@@ -23,6 +23,7 @@ from ..core.stop import Stop
 from ..core.trigger import Trigger
 from ..http.gate import Gate
 from ..http.middleware import ShutdownMiddleware
+from ..http.quiet import quieted
 from ..process_exit import leaves_fast
 from . import async_llm
 
@@ -76,7 +77,7 @@ class _Server:
         # stack may be built by now, and around the router is where we belong.
         router = app.router
         router.middleware_stack = ShutdownMiddleware(router.middleware_stack, self.gate)
-        self.app_server: Any = None
+        self._server: Any = None
         self.signals: list[signal.Signals] = []
         self.signalled = asyncio.Event()
 
@@ -95,43 +96,65 @@ class _Server:
         # lets go of the loop; then ours take their place. A signal in between
         # takes vLLM's way, which ends in the same one stop.
         await asyncio.sleep(0)
-        self.app_server = getattr(self.app.state, "server", None)
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
         signalled = loop.create_task(self.signalled.wait())
-        with async_llm.announced(self.engine, self.gate.close):
+        with async_llm.announced(self.engine, self.gate.close), quieted():
             try:
                 await asyncio.wait(
                     {task, signalled}, return_when=asyncio.FIRST_COMPLETED
                 )
+            except asyncio.CancelledError:
+                # Nobody signalled, someone cancelled: vLLM's way, whole.
+                task.cancel()
             finally:
                 signalled.cancel()
-            if task.done():
+            if not self.signals or task.done():
                 closing: Awaitable[None] = await task
                 return closing
-            stop, run = async_llm.start(
+            stop, joined = async_llm.start(
                 self.engine, trigger=Trigger.signal(self.signals[0])
             )
-            await stop.quiet()
-        # The way vLLM's own signal handler goes: it answers a cancellation with
-        # the coroutine that closes HTTP.
-        task.cancel()
-        closed = loop.create_task(self._close(stop, await task))
-        report = await run
+            run = loop.create_task(joined)
+            self._raise()  # by signals that came in the same turn of the loop
+            try:
+                await stop.quiet()
+            except asyncio.CancelledError:
+                stop.raise_to(Mode.ABORT, Trigger.call("a cancelled server"))
+            # The way vLLM's own signal handler goes: it answers a cancellation
+            # with the coroutine that closes HTTP.
+            task.cancel()
+            closed = loop.create_task(self._close(stop, await task))
+            report = await run
         return self._complete(stop, report, closed)
+
+    @property
+    def _uvicorn(self) -> Any:
+        """The server that vLLM's ``serve_http`` makes, once it has."""
+        return getattr(self.app.state, "server", None) or self._server
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.signals.append(number)
         self.gate.close()  # before anything else gets a turn of the loop
-        count = len(self.signals)
-        if count == 1:
+        if len(self.signals) == 1:
             logger.info("[shutdown] %s received", number.name)
             self.signalled.set()
-        elif self.state.stop is not None:
-            mode = Mode.ABORT if count == 2 else Mode.KILL
-            self.state.stop.raise_to(mode, Trigger.signal(number))
-            # uvicorn's own word for not waiting for clients any more.
-            self.app_server.force_exit = mode is Mode.KILL
+        else:
+            self._raise()
+
+    def _raise(self) -> None:
+        """The second signal means abort, the third kill."""
+        stop, count = self.state.stop, len(self.signals)
+        if stop is None or count < 2:
+            return
+        mode = Mode.ABORT if count == 2 else Mode.KILL
+        stop.raise_to(mode, Trigger.signal(self.signals[-1]))
+        if mode is Mode.KILL:
+            # Nobody waits any more for clients that do not read.
+            state = getattr(self._uvicorn, "server_state", None)
+            for connection in list(getattr(state, "connections", ())):
+                if connection.transport is not None:
+                    connection.transport.abort()
 
     async def _close(self, stop: Stop, closing: Awaitable[None]) -> PhaseRecord:
         """Closes HTTP within what is left of the budget.
@@ -142,7 +165,10 @@ class _Server:
         """
         began = stop.budget.clock()
         left = min(HTTP_SECONDS, stop.budget.remaining())
-        self.app_server.config.timeout_graceful_shutdown = left
+        # Kept: the application's state goes with its lifespan.
+        self._server = self._uvicorn
+        if self._server is not None:
+            self._server.config.timeout_graceful_shutdown = left
         await closing
         return PhaseRecord(
             Phase.HTTP,
@@ -155,8 +181,9 @@ class _Server:
     async def _complete(
         self, stop: Stop, report: ShutdownReport, closed: asyncio.Task[PhaseRecord]
     ) -> None:
-        report.requests.refused += self.gate.refused
-        whole = report.with_http(await closed, stop.budget.elapsed())
+        whole = report.with_http(
+            await closed, stop.budget.elapsed(), refused=self.gate.refused
+        )
         logger.info("[shutdown] complete in %.3fs: %s", whole.seconds, whole.summary)
         _write(whole)
         if leaves_fast():

@@ -41,32 +41,35 @@ def close_door(processor: Any) -> None:
 def _refuse(*args: Any, **kwargs: Any) -> None:
     exchange = current_exchange.get()
     if exchange is not None:
-        exchange.ended = True
+        exchange.end(REFUSED)
     raise shutdown_error(REFUSED)
 
 
 def end_requests(
     processor: Any,
     abort_in_core: Callable[[list[str]], None],
-) -> Generator[None, None, int]:
+    ended: Callable[[int], None],
+) -> Generator[None, None, None]:
     """Gives each request in ``processor`` its one terminal event.
 
-    Yields at least every :data:`SLICE_SECONDS`; returns how many it ended.
-    Requests that finish by themselves in between are left alone.
+    Yields at least every :data:`SLICE_SECONDS`. Requests that finish by
+    themselves in between are left alone.
 
     Args:
         processor: vLLM's ``OutputProcessor``.
         abort_in_core: Tells the core, with the ids of a slice.
+        ended: Is told how many at a time. One of n sequences counts n times, as
+            it does in the engine's own map.
     """
-    ended = 0
     told: list[str] = []
     until = time.perf_counter() + SLICE_SECONDS
     for request_id in list(processor.request_states):
         state = processor.request_states.get(request_id)
         if state is None:
             continue
-        told += _end(processor, state)
-        ended += 1
+        forgotten = _end(processor, state)
+        told += forgotten
+        ended(len(forgotten))
         if time.perf_counter() >= until:
             abort_in_core(told)
             told = []
@@ -74,7 +77,17 @@ def end_requests(
             until = time.perf_counter() + SLICE_SECONDS
     if told:
         abort_in_core(told)
-    return ended
+
+
+def end_inputs(queues: Iterable[Any]) -> None:
+    """Ends the requests whose input is itself a stream and has given nothing yet.
+
+    They have a queue that someone waits on, and no entry in the map.
+    """
+    for queue in list(queues):
+        queue.close()  # cancels the task that reads the input
+        if not isinstance(queue.output, Exception):
+            queue.put(shutdown_error(ENDED))
 
 
 def forget_requests(processor: Any) -> None:
@@ -115,7 +128,7 @@ def _end(processor: Any, state: Any) -> list[str]:
         if queue is not None and not isinstance(queue.output, Exception):
             exchange = getattr(queue, EXCHANGE_ATTRIBUTE, None)
             if exchange is not None:
-                exchange.ended = True
+                exchange.end(ENDED)
             queue.put(error)
     return forgotten
 

@@ -52,11 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = build_parser()
     arguments, rest = parser.parse_known_args(argv)
+    if rest and arguments.command != "serve":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if arguments.command is None:
         parser.print_help()
         return EXIT_OK
-    if rest and arguments.command != "serve":
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     code: int = arguments.run(arguments, rest)
     return code
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from ..errors import ENDED
+
 
 @dataclass(slots=True)
 class Exchange:
@@ -18,10 +20,17 @@ class Exchange:
             while the server drains are let in too.
         ended: The stop has ended, or refused, an engine request of it: whatever
             the server's handler still writes is not an answer any more.
+        why: What the client is told then.
     """
 
     admitted: bool = True
     ended: bool = False
+    why: str = ENDED
+
+    def end(self, why: str) -> None:
+        """From now on nothing of it is an answer; ``why`` is for the client."""
+        if not self.ended:
+            self.ended, self.why = True, why
 
 
 current_exchange: ContextVar[Exchange | None] = ContextVar(

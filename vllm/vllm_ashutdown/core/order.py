@@ -22,11 +22,13 @@ audit       What is left over? The answer is a value, the report.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Protocol
 
+from .mode import Mode
 from .phase import Phase
 from .stop import Detail, Stop
+from .trigger import Trigger
 
 CORE_KILL_SHARE = 0.1
 """Of the core's time: kept back to kill and reap what did not leave by itself."""
@@ -90,18 +92,31 @@ def shut_down_here(engine: Stoppable, stop: Stop) -> None:
     Nothing can drain without a loop, so it begins with abort. The handler is
     cancelled but cannot be awaited; a cancellation that is already on its way
     wins over whatever the handler would find next, so the order holds.
+
+    An interrupt (Ctrl-C) makes it kill, and goes on when the order is over.
     """
-    try:
-        stop.do(Phase.ANNOUNCE, engine.announce)
-        stop.do(Phase.ADMISSION, engine.close_admission)
-        stop.do(Phase.DRAIN, lambda: None)  # recorded as skipped
-        stop.do(Phase.END, lambda: at_once(engine.end_requests()))
-        stop.do(Phase.HANDLER, engine.cancel_handler)
-        stop.do(Phase.CORE, lambda: engine.stop_core(core_seconds(stop)))
-        stop.do(Phase.RELEASE, engine.release)
-        stop.do(Phase.AUDIT, engine.audit)
-    finally:
-        stop.finish()
+    steps: tuple[tuple[Phase, Callable[[], Detail]], ...] = (
+        (Phase.ANNOUNCE, engine.announce),
+        (Phase.ADMISSION, engine.close_admission),
+        (Phase.DRAIN, lambda: None),  # recorded as skipped
+        (Phase.END, lambda: at_once(engine.end_requests())),
+        (Phase.HANDLER, engine.cancel_handler),
+        (Phase.CORE, lambda: engine.stop_core(core_seconds(stop))),
+        (Phase.RELEASE, engine.release),
+        (Phase.AUDIT, engine.audit),
+    )
+    interrupt: BaseException | None = None
+    for phase, work in steps:
+        for _ in range(2):  # the one that is interrupted is entered once more
+            try:
+                stop.do(phase, work)
+                break
+            except BaseException as error:  # Ctrl-C, most likely
+                interrupt = error
+                stop.raise_to(Mode.KILL, Trigger.call(type(error).__name__))
+    stop.finish()
+    if interrupt is not None:
+        raise interrupt
 
 
 def core_seconds(stop: Stop) -> float:

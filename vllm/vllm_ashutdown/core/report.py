@@ -19,7 +19,8 @@ class RequestCounts:
     """What became of the requests, counted from the first trigger on.
 
     Attributes:
-        completed: Ran to their own end while the engine drained.
+        completed: Came to their own end while the engine drained (or their
+            client went). One of n sequences counts n times, here and below.
         aborted: Got their terminal event from the stop.
         refused: Came too late and were refused at the door.
     """
@@ -90,12 +91,13 @@ class ShutdownReport:
 
     @property
     def clean(self) -> bool:
-        """Nothing is left, no phase failed or expired, no process was killed.
+        """It came to its end, and nothing failed, expired, was killed or is left.
 
         A drain whose deadline came is clean: that is what deadlines are for.
         """
         return (
-            not self.leftovers
+            any(record.phase is Phase.AUDIT for record in self.phases)
+            and not self.leftovers
             and not any(
                 record.outcome is Outcome.FAILED
                 or (
@@ -120,14 +122,21 @@ class ShutdownReport:
             f"{counts.aborted} ended, {counts.refused} refused; {left}"
         )
 
-    def with_http(self, record: PhaseRecord, seconds: float) -> ShutdownReport:
+    def with_http(
+        self, record: PhaseRecord, seconds: float, refused: int = 0
+    ) -> ShutdownReport:
         """The report of a server: of its engine, and of HTTP around it."""
+        requests = dataclasses.replace(
+            self.requests, refused=self.requests.refused + refused
+        )
         at = next(
             (i for i, one in enumerate(self.phases) if one.phase is Phase.AUDIT),
             len(self.phases),
         )
         phases = (*self.phases[:at], record, *self.phases[at:])
-        return dataclasses.replace(self, phases=phases, seconds=seconds)
+        return dataclasses.replace(
+            self, phases=phases, seconds=seconds, requests=requests
+        )
 
     def to_json(self) -> str:
         """The report as one JSON object; infinite spans become ``null``."""

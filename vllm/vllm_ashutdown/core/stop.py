@@ -92,7 +92,8 @@ class Stop:
         self._interrupt: Callable[[], None] | None = None
         self._is_quiet: Future[None] = Future()
         self._is_quiet.set_running_or_notify_cancel()
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may ask on the thread that is asking.
+        self._lock = threading.RLock()
 
     # -- asking, joining ------------------------------------------------------
 
@@ -104,18 +105,18 @@ class Stop:
         Returns:
             Whether it went up.
         """
-        if mode <= self.mode or self.outcome.done():
-            return False
-        logger.warning(
-            "[shutdown] raised from %s to %s by %s", self.mode, mode, trigger
-        )
-        self.mode = mode
-        self.budget = self.budget.raised_to(mode)
-        if self._raised is not None:
-            self._raised(mode)
+        with self._lock:
+            before = self.mode
+            if mode <= before or self.outcome.done():
+                return False
+            self.mode = mode
+            self.budget = self.budget.raised_to(mode)
+        logger.warning("[shutdown] raised from %s to %s by %s", before, mode, trigger)
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._interrupted)
+        if self._raised is not None:
+            self._raised(mode)
         return True
 
     def _interrupted(self) -> None:
@@ -152,6 +153,8 @@ class Stop:
         Returns:
             The report, or ``None`` when the time is out first.
         """
+        if seconds is not None and seconds > threading.TIMEOUT_MAX:
+            seconds = None  # a drain without limit
         try:
             return self.outcome.result(seconds)
         except FutureTimeoutError:
@@ -182,10 +185,11 @@ class Stop:
                 break
         self._interrupt = None
         if phase is Phase.DRAIN:
-            self.budget = self.budget.without_drain()
-            if outcome is Outcome.EXPIRED:
-                # What could not finish is ended now, not waited for again.
-                self.mode = max(self.mode, Mode.ABORT)
+            with self._lock:
+                self.budget = self.budget.without_drain()
+                if outcome is Outcome.EXPIRED:
+                    # What could not finish is ended now, not waited for again.
+                    self.mode = max(self.mode, Mode.ABORT)
         if phase is Phase.HANDLER:
             self._quiet()
         self._record(phase, allotted, began, outcome, detail)
@@ -254,9 +258,10 @@ class Stop:
 
     def cannot_drain(self) -> None:
         """Notes that no loop turns, so that requests cannot run on."""
-        if self.mode is Mode.DRAIN:
-            self.mode = Mode.ABORT
-            self.budget = self.budget.raised_to(self.mode)
+        with self._lock:
+            if self.mode is Mode.DRAIN:
+                self.mode = Mode.ABORT
+                self.budget = self.budget.raised_to(self.mode)
 
     async def quiet(self) -> None:
         """Returns once the output handler is over and every request has ended.

@@ -38,6 +38,15 @@ class Tally:
             self._busy -= 1
             self._settle()
 
+    def hold(self, task: asyncio.Future[Any]) -> None:
+        """Counts one more until ``task`` is over."""
+        self._busy += 1
+        task.add_done_callback(self._let_go)
+
+    def _let_go(self, _: asyncio.Future[Any]) -> None:
+        self._busy -= 1
+        self._settle()
+
     def watch(self, entries: Mapping[Any, Any]) -> WatchedMap:
         """A dict with the same entries that this tally counts from now on."""
         watched = WatchedMap(entries, self._settle)

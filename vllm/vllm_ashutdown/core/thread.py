@@ -28,7 +28,8 @@ class OnceInThread(Generic[T]):
             call: Gets the seconds that it may take.
         """
         self._name = name
-        self._call = call
+        self._call: Callable[[float], T] | None = call
+        self._runner: int | None = None
         self._lock = threading.Lock()
         self._result: Future[T] | None = None
 
@@ -42,26 +43,38 @@ class OnceInThread(Generic[T]):
             return self._result, True
 
     def _run(self, result: Future[T], seconds: float) -> None:
+        call, self._call = self._call, None  # it holds whoever holds this
+        self._runner = threading.get_ident()
+        assert call is not None
         try:
-            value = self._call(seconds)
-        except BaseException as error:
+            value = call(seconds)
+        except Exception as error:
             result.set_exception(error)
+        except BaseException:
+            # Interrupted (Ctrl-C), not failed: it can be made again.
+            with self._lock:
+                self._call, self._result = call, None
+            result.set_exception(TimeoutError("it was interrupted"))
+            raise
         else:
             result.set_result(value)
+
+    def _start(self, future: Future[T], seconds: float) -> None:
+        work = threading.Thread(
+            target=self._run, args=(future, seconds), name=self._name, daemon=True
+        )
+        try:
+            work.start()
+        except RuntimeError:
+            # No thread can be had: out of them, or the interpreter is on its way
+            # out. Holding the loop is better than not stopping.
+            self._run(future, seconds)
 
     async def result(self, seconds: float) -> T:
         """Starts the call on its thread, or joins it. Can be awaited anew."""
         future, mine = self._claim()
         if mine:
-            work = threading.Thread(
-                target=self._run, args=(future, seconds), name=self._name, daemon=True
-            )
-            try:
-                work.start()
-            except RuntimeError:
-                # No thread can be had: out of them, or the interpreter is on its
-                # way out. Holding the loop is better than not stopping.
-                self._run(future, seconds)
+            self._start(future, seconds)
         return await asyncio.wrap_future(future)
 
     def result_here(self, seconds: float) -> T:
@@ -73,4 +86,18 @@ class OnceInThread(Generic[T]):
         future, mine = self._claim()
         if mine:
             self._run(future, seconds)
+        elif not future.done() and self._runner == threading.get_ident():
+            # A signal handler on the very thread that makes the call.
+            raise TimeoutError("it is being done further up on this thread")
+        return future.result(seconds)
+
+    def result_in_time(self, seconds: float) -> T:
+        """The call on its own thread, awaited by this one for ``seconds`` at most.
+
+        Raises:
+            TimeoutError: it is not over by then; it goes on.
+        """
+        future, mine = self._claim()
+        if mine:
+            self._start(future, seconds)
         return future.result(seconds)

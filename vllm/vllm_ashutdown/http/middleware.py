@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from ..core.exchange import Exchange, current_exchange
-from ..errors import ENDED, REFUSED
+from ..errors import REFUSED
 from .dialect import STATUS, Dialect, dialect_of
 from .gate import Gate
 
@@ -46,7 +46,8 @@ class ShutdownMiddleware:
             if self.gate.closed and (
                 not reading or path.rstrip("/").endswith(READINESS_PATHS)
             ):
-                await self._refuse(dialect_of(path), send)
+                self.gate.refused += not reading  # a probe is no request
+                await self._send_error(dialect_of(path), REFUSED, send)
             elif reading:
                 await self.app(scope, receive, send)
             else:
@@ -57,10 +58,6 @@ class ShutdownMiddleware:
             await send({"type": "websocket.close", "code": 1012, "reason": REFUSED})
         else:
             await self.app(scope, receive, send)
-
-    async def _refuse(self, dialect: Dialect, send: Send) -> None:
-        self.gate.refused += 1
-        await self._send_error(dialect, REFUSED, send)
 
     async def _send_error(self, dialect: Dialect, message: str, send: Send) -> None:
         body = dialect.body_bytes(message)
@@ -146,7 +143,9 @@ class _Answer:
             return
         self._cut = True
         if not self._started:
-            await self._middleware._send_error(self._dialect, ENDED, self._send)
+            await self._middleware._send_error(
+                self._dialect, self._exchange.why, self._send
+            )
         else:
-            event = self._dialect.event_bytes(ENDED, self._chunks)
+            event = self._dialect.event_bytes(self._exchange.why, self._chunks)
             await self._send({"type": "http.response.body", "body": event})

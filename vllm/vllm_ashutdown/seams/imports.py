@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 Callback = Callable[[ModuleType], None]
 
@@ -51,6 +52,10 @@ class _Loader(Loader):
     def __init__(self, inner: Loader, finder: _Finder) -> None:
         self._inner = inner
         self._finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        # get_code, get_source and the like, for whoever asks before the import.
+        return getattr(self._inner, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._inner.create_module(spec)

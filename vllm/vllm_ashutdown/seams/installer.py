@@ -122,7 +122,11 @@ def _follow(name: str, found: Any, replacement: Any) -> None:
     A seam in the defining module alone would be looked past by all of them.
     """
     for module_name, module in list(sys.modules.items()):
-        if module_name.startswith("vllm.") and vars(module).get(name) is found:
+        if (
+            module_name.startswith("vllm.")
+            and isinstance(module, ModuleType)
+            and vars(module).get(name) is found
+        ):
             setattr(module, name, replacement)
 
 

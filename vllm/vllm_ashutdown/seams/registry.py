@@ -40,7 +40,7 @@ SEAMS: tuple[Seam, ...] = (
         "first moment of a shutdown on",
         guard=Guard(
             parameters=("self", "request_id", "prompt", "params"),
-            reads=("errored", "output_processor", "RequestOutputCollector"),
+            reads=("errored", "_add_request", "RequestOutputCollector"),
         ),
         needs=("AsyncLLM.shutdown",),
     ),

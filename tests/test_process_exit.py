@@ -1,0 +1,70 @@
+"""A process of ours leaves fast, and touches nothing of its parent's on the way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_forked_child_leaves_the_parents_exit_hooks_alone():
+    done = run("""
+        import atexit, multiprocessing, os, tempfile
+        from vllm_ashutdown.process_exit import fast_exit
+
+        folder = tempfile.TemporaryDirectory()
+        atexit.register(lambda: print("hook in", os.getpid() == parent))
+        parent = os.getpid()
+        child = multiprocessing.get_context("fork").Process(target=fast_exit, args=(3,))
+        child.start()
+        child.join()
+        print(child.exitcode, os.path.isdir(folder.name))
+    """)
+    assert done.stdout.split("\n")[:2] == ["3 True", "hook in True"], done
+
+
+def test_the_exit_runs_the_hooks_and_flushes_and_keeps_the_code():
+    done = run("""
+        import atexit, sys
+        from vllm_ashutdown.process_exit import fast_exit
+
+        class Slow:
+            def __del__(self):
+                print("torn down")  # the interpreter's own way would get here
+
+        kept = Slow()
+        atexit.register(print, "hook")
+        sys.stdout.write("unflushed ")
+        fast_exit(7)
+    """)
+    assert (done.returncode, done.stdout) == (7, "unflushed hook\n")
+
+
+def test_switched_off_it_returns():
+    done = run("""
+        import os
+        os.environ["VLLM_ASHUTDOWN_FAST_EXIT"] = "0"
+        from vllm_ashutdown.process_exit import fast_exit
+        fast_exit(7)
+        print("the slow way")
+    """)
+    assert (done.returncode, done.stdout) == (0, "the slow way\n")
+
+
+def test_a_program_that_calls_the_command_goes_on_after_it():
+    done = run("""
+        from vllm_ashutdown.adapters.serve import make_cmd
+        make_cmd(lambda args: print("served"))(None)
+        print("went on")
+    """)
+    assert done.stdout == "served\nwent on\n"
