@@ -58,8 +58,8 @@ def test_everything_in_flight_ends_typed_and_retryable(
     )
     assert (report.mode, report.final_mode) == (Mode.ABORT, Mode.ABORT)
     assert report.clean
-    # The two of n=2 are one request; the two prompts of one call are two.
-    assert report.requests.aborted == len(answers) + 1
+    # The two of n=2 count as two, like the two prompts of one call.
+    assert report.requests.aborted == len(answers) + 2
     assert report.requests.completed == 0
     assert [record.phase for record in report.phases] == list(Phase)
     outcomes = {record.phase: record.outcome for record in report.phases}
