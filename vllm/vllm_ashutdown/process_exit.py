@@ -10,6 +10,8 @@ import multiprocessing.util
 import os
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from . import settings
 from .core.files import ledger
@@ -76,6 +78,21 @@ def stop_collecting() -> None:
     gc.disable()
     gc.collect = lambda generation=2: 0
     gc.unfreeze = lambda: None
+
+
+def run_and_leave(main: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Runs ``main`` as all that this process does, and leaves fast.
+
+    Only after a clean end: an error goes the interpreter's way, which tells it.
+    """
+    will_leave_fast()
+    try:
+        main(*args, **kwargs)
+    except SystemExit as error:
+        # The end of vLLM's busy loops; everything is released by now.
+        fast_exit(exit_code(error))
+        raise
+    fast_exit(0)
 
 
 def exit_code(error: SystemExit) -> int:

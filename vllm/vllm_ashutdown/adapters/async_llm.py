@@ -14,7 +14,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from .. import settings
@@ -358,8 +358,7 @@ async def ashutdown(
 ) -> ShutdownReport:
     """See :func:`make_ashutdown`; this is the same as a function."""
     trigger = trigger or Trigger.call("ashutdown()")
-    _, joined = start(engine, timeout, mode=mode, trigger=trigger)
-    return await joined
+    return await start(engine, timeout, mode=mode, trigger=trigger).join()
 
 
 def start(
@@ -368,11 +367,8 @@ def start(
     *,
     mode: Mode | str | None = None,
     trigger: Trigger,
-) -> tuple[Stop, Coroutine[Any, Any, ShutdownReport]]:
+) -> Stop:
     """Begins the stop, or raises the one under way, and does not wait.
-
-    Returns:
-        The stop, and what to await for its report.
 
     Raises:
         InvalidSettingError: a bad ``timeout`` or ``mode``; nothing is touched.
@@ -380,7 +376,7 @@ def start(
     stop, steps = begin(engine, timeout, mode, trigger)
     if steps is not None:
         _run(steps)
-    return stop, stop.join()
+    return stop
 
 
 def _run(steps: AsyncLLMStop) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import register
-from ..process_exit import exit_code, fast_exit, stop_collecting, will_leave_fast
+from ..process_exit import run_and_leave, stop_collecting
 from ..seams import installer
 
 SEAM = "EngineCoreProc.run_engine_core"
@@ -25,16 +25,10 @@ def make_run_engine_core(original: Callable[..., None]) -> Callable[..., None]:
 def run_engine_core(*args: Any, **kwargs: Any) -> None:
     """Runs vLLM's own core, then leaves by the fast exit."""
     register()
-    will_leave_fast()
     from vllm.v1.engine.core import EngineCoreProc
 
-    try:
-        installer.original_or(SEAM, EngineCoreProc.run_engine_core)(*args, **kwargs)
-    except SystemExit as error:
-        # vLLM's busy loop ends with it, and everything is released by now.
-        fast_exit(exit_code(error))
-        raise
-    fast_exit(0)
+    own = installer.original_or(SEAM, EngineCoreProc.run_engine_core)
+    run_and_leave(own, *args, **kwargs)
 
 
 def make_shutdown(original: Callable[..., None]) -> Callable[..., None]:

@@ -112,10 +112,8 @@ class _Server:
             if not self.signals or task.done():
                 closing: Awaitable[None] = await task
                 return closing
-            stop, joined = async_llm.start(
-                self.engine, trigger=Trigger.signal(self.signals[0])
-            )
-            run = loop.create_task(joined)
+            stop = async_llm.start(self.engine, trigger=Trigger.signal(self.signals[0]))
+            run = loop.create_task(stop.join())
             self._raise()  # by signals that came in the same turn of the loop
             try:
                 await stop.quiet()
@@ -131,7 +129,8 @@ class _Server:
     @property
     def _uvicorn(self) -> Any:
         """The server that vLLM's ``serve_http`` makes, once it has."""
-        return getattr(self.app.state, "server", None) or self._server
+        state = getattr(self.app, "state", None)  # goes with the lifespan
+        return getattr(state, "server", None) or self._server
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.signals.append(number)
@@ -165,7 +164,6 @@ class _Server:
         """
         began = stop.budget.clock()
         left = min(HTTP_SECONDS, stop.budget.remaining())
-        # Kept: the application's state goes with its lifespan.
         self._server = self._uvicorn
         if self._server is not None:
             self._server.config.timeout_graceful_shutdown = left

@@ -9,13 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import register
-from ..process_exit import (
-    exit_code,
-    fast_exit,
-    leaves_fast,
-    stop_collecting,
-    will_leave_fast,
-)
+from ..process_exit import leaves_fast, run_and_leave, stop_collecting
 from ..seams import installer
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -33,15 +27,10 @@ def make_worker_main(original: Callable[..., None]) -> Callable[..., None]:
 def worker_main(*args: Any, **kwargs: Any) -> None:
     """Runs vLLM's own worker, then leaves by the fast exit."""
     register()
-    will_leave_fast()
     from vllm.v1.executor.multiproc_executor import WorkerProc
 
-    try:
-        installer.original_or(SEAM, WorkerProc.worker_main)(*args, **kwargs)
-    except SystemExit as error:
-        fast_exit(exit_code(error))
-        raise
-    fast_exit(0)
+    own = installer.original_or(SEAM, WorkerProc.worker_main)
+    run_and_leave(own, *args, **kwargs)
 
 
 def make_shutdown(original: Callable[..., None]) -> Callable[..., None]:
