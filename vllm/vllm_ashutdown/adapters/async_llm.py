@@ -85,7 +85,6 @@ class AsyncLLMStop:
         self.processor = getattr(engine, "output_processor", None)
         self.requests: WatchedMap | None = None
         self.completed: int | None = None
-        self.core_died = False
         self.core = OnceInThread("vllm-ashutdown-core", self._stop_core)
         self.front = OnceInThread("vllm-ashutdown-release", self._release_front)
         self.context = OnceInThread("vllm-ashutdown-zmq", self._close_context)
@@ -148,7 +147,7 @@ class AsyncLLMStop:
 
     def end_requests(self) -> Generator[None, None, Detail]:
         handler = self.handler
-        self.core_died = handler is not None and _failed(handler)
+        core_died = handler is not None and _failed(handler)
         if self.requests is not None and self.completed is None:
             # Now, and not when the step is entered again: from here on it is
             # the stop that takes them out.
@@ -160,7 +159,7 @@ class AsyncLLMStop:
         # A request that is still on its way in would start a handler where there
         # was none, behind the back of the phase that ends it.
         self.engine._run_output_handler = _no_handler
-        if self.core_died:
+        if core_died:
             output_processor.forget_requests(self.processor)
         else:
             output_processor.end_inputs(self.state.inputs)

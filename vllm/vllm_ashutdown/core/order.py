@@ -14,7 +14,8 @@ handler     The output handler is cancelled and awaited. From here on nothing
             reads from the core.
 core        The core's processes stop, off the loop, which keeps turning. There
             is nobody left to find the core gone, so there is no dead-engine
-            error to tell from a real one: the race window is closed.
+            error to tell from a real one: the race window is closed. A
+            server's HTTP closes beside it, for nothing in it needs the core now.
 release     What the engine holds in this process, in reverse order of making.
 audit       What is left over? The answer is a value, the report.
 """

@@ -17,7 +17,6 @@ from ..cli.render import WIDTH, span
 from .streams import Stream, describe
 
 LAST_WORDS = 46
-REFRESH_SECONDS = 0.25
 PLAIN_SECONDS = 5.0
 """Between two lines about the same work, where nothing can move."""
 
