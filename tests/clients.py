@@ -23,13 +23,15 @@ from urllib.parse import urlsplit
 import anthropic
 import openai
 
+from tests.pace import tokens_for
+
 __all__ = ["LONG", "TYPED", "WHOLE", "Answer", "Call", "Clients"]
 
 TIMEOUT = 60.0
 """Longer than any stop: a client that waits for ever is the server's failure."""
 
-LONG = 16_000
-"""Tokens: half a minute at the least, so that the stream is in flight for sure."""
+LONG = tokens_for(32)
+"""Tokens: half a minute and more, so that the stream is in flight for sure."""
 
 TYPED = "typed 503"
 """How a raw stream ends that the stop has ended: one terminal event, and no more."""
@@ -45,8 +47,6 @@ ENOUGH = ("length", "max_tokens", "incomplete")
 
 PREAMBLE = 4096
 """More bytes than any API sends of a stream before its first text."""
-
-ATTEMPTS = 3
 
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
@@ -186,18 +186,12 @@ class Clients:
 
     @contextmanager
     def flowing(self, *calls: Call) -> Iterator[list[Answer]]:
-        """Makes these calls, of streams, and begins with all of them under way.
-
-        On a crowded machine vLLM's core computes so much faster than it delivers that
-        a stream can be over with its first piece. Then they are made again.
-        """
-        for _ in range(ATTEMPTS):
-            with self.in_flight(*calls) as answers:
-                self.flow(answers)
-                if not any(answer.over.is_set() for answer in answers):
-                    yield answers
-                    return
-        raise AssertionError(f"no stream was seen under way in {ATTEMPTS} attempts")
+        """Makes these calls, of streams, and begins with all of them under way."""
+        with self.in_flight(*calls) as answers:
+            self.flow(answers)
+            over = [answer for answer in answers if answer.over.is_set()]
+            assert not over, f"{len(over)} streams are over already: {over[:1]}"
+            yield answers
 
     def flow(self, answers: list[Answer], seconds: float = 60.0) -> None:
         """Returns when each of these streams has brought some text."""

@@ -33,7 +33,7 @@ from typing import Self
 
 import psutil
 
-from tests import resources
+from tests import pace, resources
 from tests.tiny_model import tiny_model
 from vllm_ashutdown.core.report import ShutdownReport
 
@@ -121,7 +121,7 @@ class Server:
         self._arguments = [
             *(*command, "serve", str(tiny_model()), "--served-model-name", MODEL),
             *("--host", resources.HOST, "--port", str(self.port)),
-            *("--enforce-eager", *options),
+            *("--enforce-eager", "--worker-cls", pace.WORKER, *options),
         ]
         self._extra = dict(environment or {})
         self._news = threading.Condition()
@@ -165,9 +165,10 @@ class Server:
             for name, value in os.environ.items()
             if not name.startswith("VLLM_ASHUTDOWN")
         }
-        paths = [str(ROOT / "vllm"), inherited.get("PYTHONPATH", "")]
+        paths = [str(ROOT / "vllm"), str(ROOT), inherited.get("PYTHONPATH", "")]
         return inherited | {
-            # This checkout's package, also where another one is installed.
+            # This checkout's package, also where another one is installed, and the
+            # worker that has a pace.
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(self.temporary),

@@ -61,17 +61,6 @@ def clean(monkeypatch):
     monkeypatch.setattr(settings, "_warned", set())
 
 
-@pytest.fixture
-def log(caplog, monkeypatch):
-    """What is logged, also once vLLM has set up logging and nothing propagates."""
-    logger = logging.getLogger("vllm.ashutdown")
-    monkeypatch.setattr(logger, "propagate", False)
-    logger.addHandler(caplog.handler)
-    caplog.set_level(logging.DEBUG, logger.name)
-    yield caplog
-    logger.removeHandler(caplog.handler)
-
-
 def test_every_variable_has_one_prefix_a_reader_and_words_for_people():
     assert set(READERS) == set(settings.VARIABLES)
     names_ = [variable.name for variable in settings.VARIABLES]

@@ -46,9 +46,9 @@ __all__ = [
     "tiny_model",
 ]
 
-#: Most tokens of a prompt and its answer together: at several hundred tokens a second
-#: a stream is in flight for half a minute unless something ends it.
-POSITIONS = 16_384
+#: Most tokens of a prompt and its answer together: more than a minute of them at the
+#: pace of `tests.pace`, longer than any client waits.
+POSITIONS = 8192
 
 #: How many numbers there are: after the last one comes the first.
 NUMBERS = 1000

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -126,34 +125,6 @@ class Engine:
 def a_stop(mode: Mode = Mode.DRAIN, **more: Any) -> Stop:
     drain = 60.0 if mode is Mode.DRAIN else 0.0
     return Stop(mode, Budget.arm(drain, 60.0, **more), WHY)
-
-
-def eager_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    loop.set_task_factory(asyncio.eager_task_factory)
-    return loop
-
-
-LOOPS = ["asyncio", "debug", "uvloop"]
-if sys.version_info >= (3, 12):
-    LOOPS.append("eager")  # tasks begin to run as they are made
-
-
-@pytest.fixture(params=LOOPS)
-def run(request):
-    options: dict[str, Any] = {}
-    if request.param == "debug":
-        options["debug"] = True
-    elif request.param == "eager":
-        options["loop_factory"] = eager_loop
-    elif request.param == "uvloop":
-        options["loop_factory"] = pytest.importorskip("uvloop").new_event_loop
-
-    def run(coroutine: Any) -> Any:
-        with asyncio.Runner(**options) as runner:
-            return runner.run(asyncio.wait_for(coroutine, 20))
-
-    return run
 
 
 def test_the_order_of_a_drain(run):

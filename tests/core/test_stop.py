@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import sys
 import threading
 import time
 import weakref
@@ -27,57 +26,6 @@ SOON = 0.01
 """Seconds of a deadline that a test waits for."""
 
 WAITING = (Phase.END, Phase.HANDLER, Phase.CORE, Phase.RELEASE)
-
-
-def eager_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    loop.set_task_factory(asyncio.eager_task_factory)
-    return loop
-
-
-LOOPS = ["asyncio", "debug", "uvloop"]
-if sys.version_info >= (3, 12):
-    LOOPS.append("eager")  # tasks begin to run as they are made
-
-
-@pytest.fixture(params=LOOPS)
-def run(request):
-    """Runs a coroutine on one kind of loop, closes that, and lets nothing pass by."""
-    options: dict[str, Any] = {}
-    if request.param == "debug":
-        options["debug"] = True
-    elif request.param == "eager":
-        options["loop_factory"] = eager_loop
-    elif request.param == "uvloop":
-        options["loop_factory"] = pytest.importorskip("uvloop").new_event_loop
-
-    def run(coroutine: Any) -> Any:
-        complaints: list[Any] = []
-
-        async def main() -> Any:
-            loop = asyncio.get_running_loop()
-            loop.slow_callback_duration = 60  # debug mode's own complaint
-            loop.set_exception_handler(lambda _, context: complaints.append(context))
-            return await asyncio.wait_for(coroutine, 20)
-
-        with asyncio.Runner(**options) as runner:
-            result = runner.run(main())
-        gc.collect()
-        assert complaints == []
-        return result
-
-    return run
-
-
-@pytest.fixture
-def log(caplog, monkeypatch):
-    """What is logged, also once vLLM has set up logging and nothing propagates."""
-    logger = logging.getLogger("vllm.ashutdown")
-    monkeypatch.setattr(logger, "propagate", False)
-    logger.addHandler(caplog.handler)
-    caplog.set_level(logging.DEBUG, logger.name)
-    yield caplog
-    logger.removeHandler(caplog.handler)
 
 
 def a_stop(

@@ -54,17 +54,6 @@ def fresh(monkeypatch):
 
 
 @pytest.fixture
-def log(caplog, monkeypatch):
-    """What is logged, also once vLLM has set up logging and nothing propagates."""
-    logger = logging.getLogger("vllm.ashutdown")
-    monkeypatch.setattr(logger, "propagate", False)
-    logger.addHandler(caplog.handler)
-    caplog.set_level(logging.DEBUG, logger.name)
-    yield caplog
-    logger.removeHandler(caplog.handler)
-
-
-@pytest.fixture
 def made(monkeypatch):
     """What the makers were given, in the order."""
     calls: list[tuple[str, Any]] = []

@@ -19,6 +19,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from tests import pace
 from tests.tiny_model import tiny_model
 from vllm import SamplingParams
 from vllm_ashutdown import EngineShutdownError
@@ -29,7 +30,9 @@ CALLERS = 4
 def make_engine() -> AsyncLLM:
     """The tiny model, as a program would make it."""
     return AsyncLLM.from_engine_args(
-        AsyncEngineArgs(model=str(tiny_model()), enforce_eager=True)
+        AsyncEngineArgs(
+            model=str(tiny_model()), enforce_eager=True, worker_cls=pace.WORKER
+        )
     )
 
 
@@ -45,7 +48,7 @@ class Callers:
 
     async def _run(self, at: int) -> None:
         params = SamplingParams(
-            max_tokens=16_000,
+            max_tokens=pace.tokens_for(32),
             temperature=0,
             ignore_eos=True,
             output_kind=RequestOutputKind.DELTA,

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from tests.clients import WHOLE, Clients
+from tests.pace import tokens_for
 from tests.server import Server
 from tests.tiny_model import counts, numbers
 from vllm_ashutdown.core.mode import Mode
@@ -18,8 +19,9 @@ pytestmark = pytest.mark.real
 
 COMPLETIONS = "/v1/completions"
 STREAMS = 8
-# Some seconds of them: the drain must outlast what is asked of the server meanwhile.
-TOKENS = 2000
+# Two seconds at the least, and about twice that with what the model computes: the
+# drain must outlast what is asked of the server meanwhile.
+TOKENS = tokens_for(2)
 
 # Promised are 50 ms and 0.3 s; here clients, server and test share the machine.
 UNHEALTHY_SECONDS = 0.25
