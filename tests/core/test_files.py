@@ -1,13 +1,26 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import multiprocessing
 import os
+import subprocess
+import sys
+import textwrap
 import threading
+from multiprocessing import util
+from multiprocessing.shared_memory import SharedMemory
 
 import pytest
 
 from vllm_ashutdown.core import files
-from vllm_ashutdown.core.files import FileLedger
+from vllm_ashutdown.core.files import (
+    FileLedger,
+    Kind,
+    memory_path,
+    release,
+    semaphore_path,
+)
 
 
 @pytest.fixture
@@ -176,3 +189,206 @@ def test_what_another_thread_made_is_this_processs_to_remove(ledger, make):
     thread.join(10)
     ledger.remove_all()
     assert ledger.existing([path]) == []
+
+
+# -- kinds -------------------------------------------------------------------------
+
+
+def test_it_tells_what_it_owns_and_of_which_kind(ledger):
+    ledger.remember("plain")
+    ledger.remember("socket", Kind.IPC_SOCKET)
+    ledger.remember("store", kind="store")
+    assert ledger.owned() == [
+        ("file", "plain"),
+        ("ipc socket", "socket"),
+        ("store", "store"),
+    ]
+    ledger.remove(["socket", "store"])
+    assert ledger.owned() == [("file", "plain")]
+
+
+def test_a_listener_is_told_of_what_is_remembered_from_then_on(ledger):
+    told = []
+    ledger.remember("before")
+    ledger.on_remember = lambda kind, path: told.append((kind, path))
+    ledger.remember("plain")
+    ledger.remember("memory", Kind.SHARED_MEMORY)
+    assert told == [("file", "plain"), ("shared memory", "memory")]
+
+
+def test_a_directory_goes_with_all_that_is_in_it_and_only_as_one(ledger, tmp_path):
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    for folder in (ours, other):
+        (folder / "below").mkdir(parents=True)
+        (folder / "below" / "file").touch()
+    ledger.remember(str(ours), Kind.DIRECTORY)
+    ledger.remember(str(other))  # a plain name never takes a tree along
+    ledger.remove_all()
+    assert (ours.exists(), (other / "below" / "file").exists()) == (False, True)
+
+
+def test_a_directory_that_stays_is_told(ledger, tmp_path, log, monkeypatch):
+    monkeypatch.setattr(files.shutil, "rmtree", lambda *args, **kwargs: None)
+    ledger.remember(str(tmp_path), Kind.DIRECTORY)
+    ledger.remove_all()
+    assert f"directory {tmp_path} stays" in log.text
+
+
+def test_what_has_come_to_its_place_since_is_not_removed(ledger, make, tmp_path):
+    path = make("socket")
+    ledger.remember(path)
+    (tmp_path / "held").hardlink_to(path)  # so that its inode is not given away
+    (tmp_path / "socket").unlink()
+    make("socket")  # another server's
+    ledger.remove([path])
+    assert ledger.existing([path]) == [path]
+
+
+def test_a_way_of_its_own_to_be_released_is_gone_once(ledger, log):
+    calls = []
+    ledger.remember("one", release=lambda: calls.append("one"))
+
+    def fails():
+        raise OSError("no")
+
+    ledger.remember("two", release=fails)
+    ledger.remove_all()
+    ledger.remove_all()
+    assert calls == ["one"]
+    assert "two stays: no" in log.text
+
+
+# -- shared memory and semaphores --------------------------------------------------
+
+
+def test_shared_memory_goes_by_its_name_and_stays_mapped(ledger):
+    memory = SharedMemory(create=True, size=8)
+    path = memory_path(memory.name)
+    ledger.remember_memory(memory)
+    assert ledger.owned() == [("shared memory", path)]
+    assert ledger.existing([path]) == [path]
+    ledger.remove([path])
+    assert ledger.existing([path]) == []
+    memory.buf[0] = 7
+    assert memory.buf[0] == 7
+    memory.unlink()  # as vLLM's destructor does: late, and no error
+    memory.close()
+
+
+def test_its_users_own_unlink_is_the_ledgers(ledger):
+    memory = SharedMemory(create=True, size=8)
+    ledger.remember_memory(memory)
+    memory.close()
+    memory.unlink()
+    assert ledger.owned() == []
+    assert ledger.existing([memory_path(memory.name)]) == []
+
+
+@pytest.mark.filterwarnings(r"ignore:.*use of fork\(\):DeprecationWarning")
+def test_a_forked_child_does_not_unlink_its_parents_memory(ledger):
+    memory = SharedMemory(create=True, size=8)
+    ledger.remember_memory(memory)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            memory.unlink()
+            code = len(ledger.owned())
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    path = memory_path(memory.name)
+    assert ledger.existing([path]) == [path]
+    memory.unlink()
+    memory.close()
+
+
+def test_a_named_semaphore_goes_and_its_exit_hook_with_it(ledger):
+    lock = multiprocessing.get_context("spawn").Lock()
+    path = semaphore_path(lock._semlock.name)
+    ledger.remember_semaphore(lock)
+    assert ledger.owned() == [("semaphore", path)]
+    assert ledger.existing([path]) == [path]
+    ledger.remove_all()
+    assert ledger.existing([path]) == []
+    hooks = [hook._args for hook in util._finalizer_registry.values()]
+    assert (lock._semlock.name,) not in hooks
+    with lock:  # who has it open keeps it
+        pass
+
+
+def test_a_semaphore_that_is_collected_first_is_no_error(ledger, log):
+    lock = multiprocessing.get_context("spawn").Lock()
+    path = semaphore_path(lock._semlock.name)
+    ledger.remember_semaphore(lock)
+    del lock
+    gc.collect()
+    assert ledger.existing([path]) == []
+    ledger.remove_all()
+    assert log.text == ""
+
+
+def test_a_semaphore_without_a_name_is_nobodys(ledger):
+    ledger.remember_semaphore(multiprocessing.get_context("fork").Lock())
+    assert ledger.owned() == []
+
+
+TRACKED = """
+    import multiprocessing, os, sys
+    from multiprocessing import resource_tracker
+    from multiprocessing.shared_memory import SharedMemory
+    from vllm_ashutdown.core.files import ledger, memory_path, release, semaphore_path
+
+    {}
+    os._exit(0)  # no exit hook and no destructor
+"""
+
+MEMORY = "memory = SharedMemory(create=True, size=8)"
+LOCK = "lock = multiprocessing.get_context('spawn').Lock()"
+
+ENDS = {
+    "memory": f"{MEMORY}; ledger.remember_memory(memory); ledger.remove_all()",
+    "lock": f"{LOCK}; ledger.remember_semaphore(lock); ledger.remove_all()",
+    # As a parent does for a child that is dead.
+    "by name": f"{MEMORY}; release('shared memory', memory_path(memory.name))",
+    "lock by name": f"{LOCK}; release('semaphore', semaphore_path(lock._semlock.name))",
+    # As C++ makes it, with the tracker running for something else.
+    "untracked": f"{MEMORY}; resource_tracker.unregister('/' + memory.name, "
+    "'shared_memory'); ledger.remember(memory_path(memory.name), 'shared memory'); "
+    "ledger.remove_all()",
+    "untracked, with a colon": f"{MEMORY}; "
+    "ledger.remember(memory_path('tp:0_0'), 'shared memory'); "
+    "memory.unlink(); ledger.remove_all()",
+    # It was unlinked by its name alone, by somebody else.
+    "gone": f"{MEMORY}; ledger.remember_memory(memory); "
+    "os.unlink(memory_path(memory.name)); ledger.remove_all()",
+}
+
+
+def end(program: str) -> str:
+    """What Python's resource tracker says behind a process that leaves at once."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(TRACKED).format(program)],
+        capture_output=True,  # until the tracker, which outlives it, has closed it
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stderr
+
+
+@pytest.mark.parametrize("program", ENDS.values(), ids=ENDS)
+def test_the_resource_tracker_has_nothing_to_say(program):
+    assert end(program) == ""
+
+
+@pytest.mark.parametrize("program", [MEMORY, LOCK])
+def test_without_the_ledger_it_has(program):
+    assert "leaked" in end(program)
+
+
+@pytest.mark.parametrize("kind", [*Kind])
+def test_to_release_what_is_gone_is_no_error(kind, tmp_path):
+    release(kind, str(tmp_path / "never"))
+    release(kind, memory_path("vllm-ashutdown-never"))
+    release(kind, semaphore_path("vllm-ashutdown-never"))

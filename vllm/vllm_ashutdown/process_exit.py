@@ -10,7 +10,9 @@ import multiprocessing.util
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from . import settings
@@ -52,6 +54,30 @@ def _is_forked() -> bool:
     return getattr(process, "_start_method", None) == "fork"
 
 
+COMMANDS = ("vllm", "vllm-ashutdown")
+"""The console scripts that do nothing but what they are told on the command line."""
+
+MODULES = (
+    ("vllm_ashutdown", "cli", "__main__.py"),
+    ("entrypoints", "cli", "main.py"),
+    ("entrypoints", "openai", "api_server.py"),
+    ("launchers", "api_server", "entry.py"),
+)
+"""The same, started with ``python -m``."""
+
+
+def is_the_whole_program() -> bool:
+    """Whether this process runs a command of vLLM's or ours and nothing more.
+
+    A program that calls the same functions has something to do afterwards.
+    """
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if file is None:
+        return False
+    path = Path(file)
+    return path.name in COMMANDS or path.parts[-3:] in MODULES
+
+
 _ours = threading.Event()
 
 
@@ -83,7 +109,7 @@ def stop_collecting() -> None:
 def run_and_leave(main: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     """Runs ``main`` as all that this process does, and leaves fast.
 
-    Only after a clean end: an error goes the interpreter's way, which tells it.
+    An error is told as ``multiprocessing`` tells it, and leaves with its code 1.
     """
     will_leave_fast()
     try:
@@ -92,6 +118,12 @@ def run_and_leave(main: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         # The end of vLLM's busy loops; everything is released by now.
         fast_exit(exit_code(error))
         raise
+    except BaseException:
+        if not settings.fast_exit():
+            raise
+        name = multiprocessing.current_process().name
+        sys.stderr.write(f"Process {name}:\n{traceback.format_exc()}")
+        fast_exit(1)
     fast_exit(0)
 
 

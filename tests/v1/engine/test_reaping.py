@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vllm_ashutdown.adapters.engine_utils import reap_in_turn
+from vllm_ashutdown.tree.reaping import reap_in_turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 

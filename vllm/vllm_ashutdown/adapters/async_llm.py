@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import functools
 import logging
+import signal
 import sys
 import threading
 import weakref
@@ -30,6 +31,10 @@ from ..core.tally import Tally, WatchedMap
 from ..core.thread import OnceInThread
 from ..core.trigger import Trigger
 from ..errors import ENDED, REFUSED, EngineShutdownError
+from ..inventory import Look, Owned, compare, leftovers, look
+from ..tree.belongings import ROWS, made_by, owned_by, release_for
+from ..tree.home import home
+from ..tree.member import Member
 from . import core_client, output_processor
 from .exceptions import shutdown_error
 
@@ -85,6 +90,8 @@ class AsyncLLMStop:
         self.processor = getattr(engine, "output_processor", None)
         self.requests: WatchedMap | None = None
         self.completed: int | None = None
+        self.before: Look | None = None
+        self.made: dict[str, str] = {}
         self.core = OnceInThread("vllm-ashutdown-core", self._stop_core)
         self.front = OnceInThread("vllm-ashutdown-release", self._release_front)
         self.context = OnceInThread("vllm-ashutdown-zmq", self._close_context)
@@ -160,7 +167,7 @@ class AsyncLLMStop:
         # was none, behind the back of the phase that ends it.
         self.engine._run_output_handler = _no_handler
         if core_died:
-            output_processor.forget_requests(self.processor)
+            self._ended(output_processor.forget_requests(self.processor))
         else:
             output_processor.end_inputs(self.state.inputs)
             yield from output_processor.end_requests(
@@ -213,6 +220,7 @@ class AsyncLLMStop:
         core_client.refuse_calls(self.client, lambda: shutdown_error(ENDED))
         # Whatever mode it has by now: kill gives no time.
         grace = 0.0 if self.stop.mode is Mode.KILL else seconds
+        self.before = look(self._owned(), probes=ROWS)
         ends = core_client.stop(self.client, grace)
         self.stop.processes.extend(ends)
         return ", ".join(map(str, ends)) or None
@@ -247,8 +255,17 @@ class AsyncLLMStop:
             self.context.result_in_time(self.stop.budget.allot(Phase.RELEASE))
         return None
 
+    def _owned(self) -> Owned:
+        """What the engine holds, in this process and by those that it began."""
+        processes = core_client.began(self.client)
+        mine = set(self.state.files)
+        made = {path: kind for kind, path in ledger.owned() if path in mine}
+        self.made |= made | made_by(processes)
+        return owned_by(processes, self.made)
+
     def _forget(self) -> None:
         ledger.remove(self.state.files)
+        release_for(core_client.began(self.client))
         # A call into the core that began while the requests were being ended.
         core_client.fail_utility_calls(self.client, shutdown_error(ENDED))
         core_client.drop_outputs(self.client)
@@ -267,10 +284,13 @@ class AsyncLLMStop:
     def audit(self) -> Detail:
         found = [
             f"process {process.name} (pid {process.pid}) is alive"
-            for process in core_client.processes(self.client)
+            for process in core_client.began(self.client)
             if process.exitcode is None
         ]
-        found += [f"file {path} is there" for path in ledger.existing(self.state.files)]
+        if self.before is not None:
+            rows = compare(self.before, look(self._owned(), self.before, ROWS), ROWS)
+            self.stop.inventory.extend(rows)
+            found += [line for line in leftovers(rows) if line not in found]
         handler = self.handler
         if handler is not None and not handler.done() and not handler.cancelling():
             found.append("the output handler is still running")
@@ -306,9 +326,20 @@ def _is_on(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def begin(
-    engine: Any, timeout: float | None, mode: Mode | str | None, trigger: Trigger
+    engine: Any,
+    timeout: float | None,
+    mode: Mode | str | None,
+    trigger: Trigger,
+    teardown: float | None = None,
 ) -> tuple[Stop, AsyncLLMStop | None]:
     """The stop of ``engine``: a new one, or the one under way, raised if need be.
+
+    Args:
+        engine: An ``AsyncLLM``.
+        timeout: Seconds to drain, as :func:`make_ashutdown` has it.
+        mode: The mode, likewise.
+        trigger: What asks.
+        teardown: Seconds kept for what comes after; the setting's, if not given.
 
     Raises:
         InvalidSettingError: a bad ``timeout`` or ``mode``; nothing is touched.
@@ -323,7 +354,9 @@ def begin(
             steps = state.steps = AsyncLLMStop(engine, state)
             state.stop = Stop(
                 wanted,
-                Budget.arm(drain, settings.teardown_seconds()),
+                Budget.arm(
+                    drain, settings.teardown_seconds() if teardown is None else teardown
+                ),
                 trigger,
                 raised=steps.raised,
             )
@@ -366,13 +399,14 @@ def start(
     *,
     mode: Mode | str | None = None,
     trigger: Trigger,
+    teardown: float | None = None,
 ) -> Stop:
     """Begins the stop, or raises the one under way, and does not wait.
 
     Raises:
         InvalidSettingError: a bad ``timeout`` or ``mode``; nothing is touched.
     """
-    stop, steps = begin(engine, timeout, mode, trigger)
+    stop, steps = begin(engine, timeout, mode, trigger, teardown)
     if steps is not None:
         _run(steps)
     return stop
@@ -543,8 +577,42 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
         with ledger.making() as state_of(self).files:
             original(self, *args, **kwargs)
         _live.add(self)
+        here, client = home(), getattr(self, "engine_core", None)
+        for process in core_client.processes(client):
+            if here is not None:
+                decide = functools.partial(_decide, weakref.ref(self))
+                here.record(process.pid).decide = decide
 
     return init_method
+
+
+def _decide(engine: weakref.ref[Any], member: Member, number: int) -> bool:
+    """What a signal to a core or a worker of an engine in a program means.
+
+    Ctrl-C goes to the whole group, and what it means is the program's to say. A
+    SIGTERM to the child alone stops the engine that it belongs to, in order.
+    """
+    if number == signal.SIGINT:
+        return True
+    there = engine()
+    if there is None:
+        return False
+    logger.info("[shutdown] %s received SIGTERM: its engine stops", member)
+    _, steps = begin(there, None, None, Trigger.signal(number, str(member)))
+    if steps is not None:
+        threading.Thread(
+            target=_run_from_outside, args=(steps,), name="vllm-ashutdown", daemon=True
+        ).start()
+    return True
+
+
+def _run_from_outside(steps: AsyncLLMStop) -> None:
+    home_loop = steps.loop()
+    if home_loop is not None and home_loop.is_running():
+        home_loop.call_soon_threadsafe(_run_on, home_loop, steps)
+        _see_to_it(steps)
+    else:
+        _run_here(steps)
 
 
 def make_add_request(original: Callable[..., Any]) -> Callable[..., Any]:

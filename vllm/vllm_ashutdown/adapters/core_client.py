@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..core.report import ProcessEnd
+from ..tree.ending import end, strike
 
 logger = logging.getLogger("vllm.ashutdown")
+
+COORDINATOR_SECONDS = 0.2
+"""It has nothing to do but to leave, however late the cores were."""
 
 
 def loop_of(client: Any) -> asyncio.AbstractEventLoop | None:
@@ -29,6 +33,17 @@ def processes(client: Any) -> list[Any]:
     """The core processes that ``client`` started; none where others did."""
     manager = getattr(getattr(client, "resources", None), "engine_manager", None)
     return list(getattr(manager, "processes", None) or ())
+
+
+def coordinators(client: Any) -> list[Any]:
+    """The data-parallel coordinator's process, if ``client`` started one."""
+    coordinator = getattr(getattr(client, "resources", None), "coordinator", None)
+    return [] if coordinator is None else [coordinator.proc]
+
+
+def began(client: Any) -> list[Any]:
+    """All processes that ``client`` started."""
+    return [*processes(client), *coordinators(client)]
 
 
 def abort_in_core(client: Any, request_ids: list[str]) -> None:
@@ -97,38 +112,38 @@ def stop(client: Any, seconds: float) -> list[ProcessEnd]:
         client: vLLM's ``MPClient``.
         seconds: What they get to leave by themselves.
     """
-    before = [process for process in processes(client) if process.exitcode is None]
-    client.shutdown(timeout=seconds)
-    return [
-        ProcessEnd(
-            name=process.name,
-            pid=process.pid,
-            exitcode=process.exitcode,
-            killed=process in before and process.exitcode == -signal.SIGKILL,
-        )
-        for process in processes(client)
-    ]
+    resources = getattr(client, "resources", None)
+    manager = getattr(resources, "engine_manager", None)
+    if resources is not None:
+        resources.engine_dead = True
+    if manager is not None:
+        take_over(manager)
+    until = time.monotonic() + seconds
+    ends = end(processes(client), seconds)
+    # Behind the cores: they talk to it until their last word.
+    left = max(0.0, until - time.monotonic())
+    ends += end(coordinators(client), max(left, COORDINATOR_SECONDS))
+    client.shutdown(timeout=0)
+    return ends
+
+
+def take_over(manager: Any) -> None:
+    """Keeps vLLM's monitor from taking an exit for a death, and from stopping too.
+
+    Args:
+        manager: vLLM's ``CoreEngineProcManager``.
+    """
+    stopped = getattr(manager, "manager_stopped", None)
+    if stopped is not None:
+        stopped.set()
+    finalizer = getattr(manager, "_finalizer", None)
+    if finalizer is not None:
+        finalizer.detach()
 
 
 def kill(client: Any) -> None:
-    """Ends the core's processes and their workers at once."""
-    import psutil
-
-    for process in processes(client):
-        if process.exitcode is not None:
-            continue
-        try:
-            # The handle pins the identity: its pid cannot be reused before it
-            # is reaped. psutil checks the start time of the workers.
-            workers = psutil.Process(process.pid).children(recursive=True)
-        except psutil.Error:
-            workers = []
-        process.kill()
-        for worker in workers:
-            try:
-                worker.kill()
-            except psutil.Error:
-                continue
+    """Ends the core's processes and their workers at once. Does not wait."""
+    strike(began(client))
 
 
 def io_tasks(client: Any) -> list[asyncio.Task[Any]]:

@@ -12,28 +12,32 @@ import functools
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from .. import settings
+from .. import report_file, settings
+from ..core.budget import DEATH_SECONDS
 from ..core.mode import Mode
 from ..core.phase import Outcome, Phase, PhaseRecord
 from ..core.report import ShutdownReport
 from ..core.stop import Stop
-from ..core.trigger import Trigger
+from ..core.trigger import Trigger, TriggerKind
+from ..exit_code import ExitCode
 from ..http.gate import Gate
 from ..http.middleware import ShutdownMiddleware
 from ..http.quiet import quieted
-from ..process_exit import leaves_fast
-from . import async_llm
+from ..process_exit import is_the_whole_program, leaves_fast
+from ..tree import child
+from ..tree.child import SIGNALS
+from ..tree.home import home
+from ..tree.member import Member
+from ..tree.message import Message
+from . import async_llm, core_client
 
 logger = logging.getLogger("vllm.ashutdown")
 
 HTTP_SECONDS = 3.0
 """The most that clients get to read their last bytes, out of what is left."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""They mean the same."""
 
 
 def make_serve_http(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,6 +69,21 @@ def make_find_process_using_port(original: Callable[..., Any]) -> Callable[..., 
     return find_process_using_port
 
 
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What the first to ask wanted.
+
+    Attributes:
+        trigger: Who it was.
+        drain: Seconds to drain; ``None`` for the engine's own.
+        teardown: Seconds for the rest; ``None`` for the setting's.
+    """
+
+    trigger: Trigger
+    drain: float | None = None
+    teardown: float | None = None
+
+
 class _Server:
     """One HTTP server from its first request to its last."""
 
@@ -78,11 +97,14 @@ class _Server:
         router = app.router
         router.middleware_stack = ShutdownMiddleware(router.middleware_stack, self.gate)
         self._server: Any = None
-        self.signals: list[signal.Signals] = []
-        self.signalled = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._signals = 0
+        self._mode: tuple[Mode, Trigger] | None = None
+        self._wish: _Wish | None = None
+        self._wished = asyncio.Event()
 
     async def serve(self, serving: Any) -> Awaitable[None]:
-        """Serves until a signal comes or the server ends by itself.
+        """Serves until it is asked to stop, its engine dies, or it ends by itself.
 
         Args:
             serving: vLLM's ``serve_http``, called but not begun.
@@ -90,31 +112,31 @@ class _Server:
         Returns:
             What is left to await once the engine's own context is left.
         """
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(serving)
+        task = self._loop.create_task(serving)
         # vLLM's makes the server and sets its signal handlers before it first
         # lets go of the loop; then ours take their place. A signal in between
         # takes vLLM's way, which ends in the same one stop.
         await asyncio.sleep(0)
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
-        signalled = loop.create_task(self.signalled.wait())
+            self._loop.add_signal_handler(number, self._on_signal, number)
+        self._listen()
+        wished = self._loop.create_task(self._wished.wait())
         with async_llm.announced(self.engine, self.gate.close), quieted():
             try:
-                await asyncio.wait(
-                    {task, signalled}, return_when=asyncio.FIRST_COMPLETED
-                )
+                await asyncio.wait({task, wished}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
                 # Nobody signalled, someone cancelled: vLLM's way, whole.
                 task.cancel()
             finally:
-                signalled.cancel()
-            if not self.signals or task.done():
-                closing: Awaitable[None] = await task
-                return closing
-            stop = async_llm.start(self.engine, trigger=Trigger.signal(self.signals[0]))
-            run = loop.create_task(stop.join())
-            self._raise()  # by signals that came in the same turn of the loop
+                wished.cancel()
+            if self._wish is None or task.done():
+                return await self._left_by_itself(task)
+            wish = self._wish
+            stop = async_llm.start(
+                self.engine, wish.drain, trigger=wish.trigger, teardown=wish.teardown
+            )
+            run = self._loop.create_task(stop.join())
+            self._raise()  # by what came in the same turn of the loop
             try:
                 await stop.quiet()
             except asyncio.CancelledError:
@@ -122,9 +144,92 @@ class _Server:
             # The way vLLM's own signal handler goes: it answers a cancellation
             # with the coroutine that closes HTTP.
             task.cancel()
-            closed = loop.create_task(self._close(stop, await task))
+            closed = self._loop.create_task(self._close(stop, await task))
             report = await run
         return self._complete(stop, report, closed)
+
+    async def _left_by_itself(self, task: asyncio.Task[Any]) -> Awaitable[None]:
+        closing: Awaitable[None] = await task
+        if not getattr(self.engine, "errored", False):
+            return closing
+        # vLLM's own watch has found the engine dead first, and closes HTTP.
+        return _died(closing)
+
+    # -- who may ask -----------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Hears of signals to other processes, of deaths, and from the launcher."""
+        tie, here = child.current(), home()
+        if tie is not None:
+            tie.on_stop(lambda message: self._soon(self._told, message))
+        client = getattr(self.engine, "engine_core", None)
+        for process in core_client.processes(client):
+            if here is not None:
+                record = here.record(process.pid)
+                record.decide = self._decide
+                record.on_gone = functools.partial(
+                    self._soon, self._died, f"{process.name} (pid {process.pid})"
+                )
+        handler = getattr(self.engine, "output_handler", None)
+        if handler is not None:
+            handler.add_done_callback(self._handler_over)
+
+    def _soon(self, call: Callable[..., None], *args: Any) -> None:
+        """Calls on the loop, from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            logger.debug("[shutdown] too late: %s%s", call.__name__, args)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        tie = child.current()
+        if tie is not None:
+            tie.report(number)  # the launcher decides, for all of its servers
+            return
+        self._signals += 1
+        trigger = Trigger.signal(number)
+        if self._wish is None:
+            logger.info("[shutdown] %s received", number.name)
+            self._ask(_Wish(trigger))
+        if self._signals > 1:
+            # Counted here and nowhere else: one signal to the whole group is one.
+            self._mode = (Mode.ABORT if self._signals == 2 else Mode.KILL, trigger)
+            self._raise()
+
+    def _decide(self, member: Member, number: int) -> bool:
+        self._soon(self._reported, member, number)
+        return True
+
+    def _reported(self, member: Member, number: int) -> None:
+        if self._wish is None:
+            name = signal.Signals(number).name
+            logger.info("[shutdown] %s received %s: the server stops", member, name)
+            self._ask(_Wish(Trigger.signal(number, str(member))))
+
+    def _told(self, message: Message) -> None:
+        trigger = Trigger.parse(message["trigger"])
+        mode, drain = Mode.parse(message["mode"]), float(message["drain"])
+        if self._wish is None:
+            self._ask(_Wish(trigger, drain, float(message["seconds"]) - drain))
+        elif mode is not Mode.DRAIN:
+            self._mode = (mode, trigger)
+            self._raise()
+
+    def _handler_over(self, handler: asyncio.Task[Any]) -> None:
+        if not handler.cancelled():
+            self._died("the engine")
+
+    def _died(self, who: str) -> None:
+        if self._wish is None and self.state.stop is None:
+            logger.error("[shutdown] %s died, and nobody had asked for that", who)
+            self._ask(_Wish(Trigger.death(who), 0.0, DEATH_SECONDS))
+
+    def _ask(self, wish: _Wish) -> None:
+        self._wish = wish
+        self.gate.close()  # before anything else gets a turn of the loop
+        self._wished.set()
+
+    # -- stopping --------------------------------------------------------------
 
     @property
     def _uvicorn(self) -> Any:
@@ -132,22 +237,13 @@ class _Server:
         state = getattr(self.app, "state", None)  # goes with the lifespan
         return getattr(state, "server", None) or self._server
 
-    def _on_signal(self, number: signal.Signals) -> None:
-        self.signals.append(number)
-        self.gate.close()  # before anything else gets a turn of the loop
-        if len(self.signals) == 1:
-            logger.info("[shutdown] %s received", number.name)
-            self.signalled.set()
-        else:
-            self._raise()
-
     def _raise(self) -> None:
         """The second signal means abort, the third kill."""
-        stop, count = self.state.stop, len(self.signals)
-        if stop is None or count < 2:
+        stop = self.state.stop
+        if stop is None or self._mode is None:
             return
-        mode = Mode.ABORT if count == 2 else Mode.KILL
-        stop.raise_to(mode, Trigger.signal(self.signals[-1]))
+        mode, trigger = self._mode
+        stop.raise_to(mode, trigger)
         if mode is Mode.KILL:
             # Nobody waits any more for clients that do not read.
             state = getattr(self._uvicorn, "server_state", None)
@@ -183,21 +279,31 @@ class _Server:
             await closed, stop.budget.elapsed(), refused=self.gate.refused
         )
         logger.info("[shutdown] complete in %.3fs: %s", whole.seconds, whole.summary)
-        _write(whole)
+        tie = child.current()
+        if tie is None:
+            report_file.write(whole)
+        else:
+            tie.send({"is": "report", "report": whole.to_json()})
         if leaves_fast():
             # It is over but for the exit itself. The loop would give signals
             # their default back as it closes, and one that comes in these last
             # moments would turn a clean exit into a death by signal.
             for number in SIGNALS:
-                asyncio.get_running_loop().remove_signal_handler(number)
+                self._loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
+        if whole.trigger.kind is TriggerKind.DEATH:
+            _leave_with(ExitCode.ENGINE_DIED)
 
 
-def _write(report: ShutdownReport) -> None:
-    path = settings.report_path()
-    if not path:
-        return
-    try:
-        Path(path).write_text(report.to_json() + "\n", encoding="utf-8")
-    except OSError as error:
-        logger.warning("[shutdown] no report written: %s", error)
+async def _died(closing: Awaitable[None]) -> None:
+    await closing
+    _leave_with(ExitCode.ENGINE_DIED)
+
+
+def _leave_with(code: ExitCode) -> None:
+    """Ends the process with ``code``, if all it does is to serve.
+
+    A program that has something to do afterwards sees the engine's own errors.
+    """
+    if is_the_whole_program() or child.current() is not None:
+        raise SystemExit(code)

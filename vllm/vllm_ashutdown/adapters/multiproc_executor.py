@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
+import signal
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from .. import register
+from ..core.report import ProcessEnd
 from ..process_exit import leaves_fast, run_and_leave, stop_collecting
 from ..seams import installer
+from ..tree import child
+from ..tree.ending import alive_after, ask
+from ..tree.ending import kill as kill_processes
+from ..tree.entry import Entry
+from ..tree.home import home, take_in
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -18,10 +25,16 @@ SEAM = "WorkerProc.worker_main"
 TERMINATE_SECONDS = 4.0
 """What a worker gets between SIGTERM and SIGKILL: vLLM's own figure."""
 
+WORKERS_SHARE = 0.6
+"""Of what a core has left for its whole stop: the workers' part, before it kills."""
+
+ORPHANS_SECONDS = 0.2
+"""What workers get to leave by themselves when one of them has died."""
+
 
 def make_worker_main(original: Callable[..., None]) -> Callable[..., None]:
     """``WorkerProc.worker_main``."""
-    return worker_main
+    return Entry(worker_main, original)
 
 
 def worker_main(*args: Any, **kwargs: Any) -> None:
@@ -81,42 +94,54 @@ def torch_is_initialized() -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
+def make_make_worker_process(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``WorkerProc.make_worker_process``."""
+
+    @functools.wraps(original)
+    def make_worker_process(*args: Any, **kwargs: Any) -> Any:
+        home()  # there before it is: forked, it inherits its address
+        handle = original(*args, **kwargs)
+        take_in([handle.proc])
+        return handle
+
+    return make_worker_process
+
+
 def make_ensure_worker_termination(original: Callable[..., None]) -> Any:
     """``MultiprocExecutor._ensure_worker_termination``."""
     return ensure_worker_termination
 
 
 def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
-    """Waits for workers that are asked to leave; terminates, then kills the rest.
+    """Waits for workers that are asked to leave; tells, then kills the rest.
 
-    The same steps and times as vLLM's, with an event to wait for instead of a
-    look every 0.1 s.
+    The same steps as vLLM's, within what this process itself has left, and with an
+    event to wait for instead of a look every 0.1 s. The parent is told how each ended.
     """
     import vllm.envs as envs
 
     grace = float(envs.VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS)
-    left = _alive_after(worker_procs, grace)
-    if not left:
-        return
-    logger.warning(
-        "[shutdown] %s did not leave within %.0fs: SIGTERM", _names(left), grace
-    )
-    for process in left:
-        process.terminate()
-    left = _alive_after(left, TERMINATE_SECONDS)
-    if not left:
-        return
-    logger.warning("[shutdown] %s outlasted SIGTERM: SIGKILL", _names(left))
-    for process in left:
-        process.kill()
-
-
-def _alive_after(processes: Sequence[Any], seconds: float) -> list[Any]:
-    until = time.monotonic() + seconds
-    for process in processes:
-        process.join(max(0.0, until - time.monotonic()))
-    return [process for process in processes if process.is_alive()]
-
-
-def _names(processes: Sequence[Any]) -> str:
-    return ", ".join(f"{process.name} (pid {process.pid})" for process in processes)
+    more = TERMINATE_SECONDS
+    tie = child.current()
+    if tie is not None and tie.allowance is not None:
+        left = tie.allowance.left() * WORKERS_SHARE
+        grace, more = min(grace, left), min(more, max(0.0, left - grace))
+    elif any(process.exitcode for process in worker_procs):
+        # One has died. The others wait for it in a collective, and nobody can
+        # tell them otherwise.
+        grace, more = min(grace, ORPHANS_SECONDS), 0.0
+    before = [process for process in worker_procs if process.exitcode is None]
+    left_over = alive_after(before, grace)
+    if left_over and more:
+        ask(left_over, more)
+        left_over = alive_after(left_over, more)
+    killed = kill_processes(left_over)
+    if tie is not None:
+        for process in worker_procs:
+            end = ProcessEnd(
+                process.name,
+                process.pid,
+                process.exitcode,
+                process.pid in killed or process.exitcode == -signal.SIGKILL,
+            )
+            tie.send({"is": "ended", "end": asdict(end)})

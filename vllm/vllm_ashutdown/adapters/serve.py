@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from ..process_exit import fast_exit, will_leave_fast
-
-COMMANDS = ("vllm", "vllm-ashutdown")
-"""The console scripts that do nothing after this."""
+from ..exit_code import ExitCode
+from ..process_exit import (
+    exit_code,
+    fast_exit,
+    is_the_whole_program,
+    will_leave_fast,
+)
 
 
 def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
@@ -20,30 +21,20 @@ def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def cmd(args: Any) -> None:
-        if not _is_the_whole_program():
+        if not is_the_whole_program():
             original(args)
             return
         will_leave_fast()
-        original(args)
+        try:
+            original(args)
+        except SystemExit as error:
+            if not _others_at_work():
+                fast_exit(exit_code(error))
+            raise
         if not _others_at_work():
-            fast_exit(0)
+            fast_exit(ExitCode.STOPPED)
 
     return cmd
-
-
-def _is_the_whole_program() -> bool:
-    """Whether this process runs a command of vLLM's or ours and nothing more.
-
-    A program that calls the same function has something to do afterwards.
-    """
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    if file is None:
-        return False
-    path = Path(file)
-    return path.name in COMMANDS or path.parts[-3:] in (
-        ("vllm_ashutdown", "cli", "__main__.py"),
-        ("entrypoints", "cli", "main.py"),
-    )
 
 
 def _others_at_work() -> bool:

@@ -29,6 +29,10 @@ _ORDER = tuple(Phase)
 KILL_SECONDS = 2.0
 """What is left of any budget once the stop is raised to kill: time to reap."""
 
+DEATH_SECONDS = 0.9
+"""The teardown reserve when a process has died: what is left of its engine holds
+memory that the restart needs, and there is nobody to wait for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..inventory import Row
 from .mode import Mode
 from .phase import Outcome, Phase, PhaseRecord
-from .trigger import Trigger, TriggerKind
+from .trigger import Trigger
 
 
 @dataclass(slots=True)
@@ -78,6 +79,8 @@ class ShutdownReport:
         requests: What became of the requests.
         processes: How each process of the engine ended.
         leftovers: What the audit still found, one line each; empty is clean.
+        inventory: One row for each kind of resource: what there was when the core
+            was about to stop, and what there was at the end.
     """
 
     trigger: Trigger
@@ -88,6 +91,7 @@ class ShutdownReport:
     requests: RequestCounts
     processes: tuple[ProcessEnd, ...] = ()
     leftovers: tuple[str, ...] = field(default=())
+    inventory: tuple[Row, ...] = field(default=())
 
     @property
     def clean(self) -> bool:
@@ -152,9 +156,7 @@ class ShutdownReport:
         try:
             data: Mapping[str, Any] = json.loads(text)
             return cls(
-                trigger=Trigger(
-                    TriggerKind(data["trigger"]["kind"]), data["trigger"]["detail"]
-                ),
+                trigger=Trigger.parse(data["trigger"]),
                 mode=Mode.parse(data["mode"]),
                 final_mode=Mode.parse(data["final_mode"]),
                 seconds=float(data["seconds"]),
@@ -172,6 +174,7 @@ class ShutdownReport:
                 requests=RequestCounts(**data["requests"]),
                 processes=tuple(ProcessEnd(**row) for row in data["processes"]),
                 leftovers=tuple(_lines(data["leftovers"])),
+                inventory=tuple(map(Row.from_plain, data["inventory"])),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a shutdown report: {error}") from error

@@ -32,6 +32,7 @@ from importlib import import_module
 
 import anyio
 
+from ..inventory import Row
 from .budget import Budget
 from .mode import Mode
 from .phase import Outcome, Phase, PhaseRecord
@@ -58,6 +59,7 @@ class Stop:
         requests: Counted by the steps.
         processes: Filled by the steps.
         leftovers: Filled by the audit.
+        inventory: Filled by the audit.
         records: One a phase that is over.
         outcome: The report, once there is one. It cannot be cancelled.
     """
@@ -83,6 +85,7 @@ class Stop:
         self.requests = RequestCounts()
         self.processes: list[ProcessEnd] = []
         self.leftovers: list[str] = []
+        self.inventory: list[Row] = []
         self.outcome: Future[ShutdownReport] = Future()
         # A running future refuses to be cancelled, so no joiner can.
         self.outcome.set_running_or_notify_cancel()
@@ -251,6 +254,7 @@ class Stop:
             requests=self.requests,
             processes=tuple(self.processes),
             leftovers=tuple(self.leftovers),
+            inventory=tuple(self.inventory),
         )
         with self._lock:
             if not self.outcome.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -26,10 +27,25 @@ class Trigger:
     def __str__(self) -> str:
         return f"{self.kind} {self.detail}"
 
+    def plain(self) -> dict[str, str]:
+        """For a message or a report."""
+        return {"kind": str(self.kind), "detail": self.detail}
+
     @classmethod
-    def signal(cls, number: int) -> Trigger:
-        """A POSIX signal that reached this process."""
-        return cls(TriggerKind.SIGNAL, signal.Signals(number).name)
+    def parse(cls, value: Mapping[str, str]) -> Trigger:
+        """The trigger that :meth:`plain` wrote.
+
+        Raises:
+            KeyError: something is missing.
+            ValueError: there is no such kind.
+        """
+        return cls(TriggerKind(value["kind"]), value["detail"])
+
+    @classmethod
+    def signal(cls, number: int, to: str = "") -> Trigger:
+        """A POSIX signal that reached this process, or the process ``to`` below it."""
+        name = signal.Signals(number).name
+        return cls(TriggerKind.SIGNAL, f"{name} to {to}" if to else name)
 
     @classmethod
     def call(cls, detail: str) -> Trigger:

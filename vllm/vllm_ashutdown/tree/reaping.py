@@ -1,4 +1,4 @@
-"""vllm.v1.engine.utils: a core process is reaped by one thread, and seen by all.
+"""A child process is reaped by one thread, and seen by all.
 
 vLLM has two threads that look at a core as it leaves: the one that stops it and
 a monitor. Whichever calls ``waitpid`` second is told that there is no such child.
@@ -10,23 +10,9 @@ it: a process that left cleanly, under a pid that may be someone else's by now.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
-from collections.abc import Callable
 from typing import Any
-
-
-def make_init(original: Callable[..., None]) -> Callable[..., None]:
-    """``CoreEngineProcManager.__init__``."""
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        for process in self.processes:
-            reap_in_turn(process)
-
-    return init
 
 
 def reap_in_turn(process: Any) -> None:
@@ -38,7 +24,8 @@ def reap_in_turn(process: Any) -> None:
     popen = getattr(process, "_popen", None)
     if popen is None or not hasattr(os, "waitid"):
         return
-    lock, look = threading.Lock(), popen.poll
+    # Reentrant: a signal handler that kills may look while its thread looks.
+    lock, look = threading.RLock(), popen.poll
 
     def poll(flag: int = os.WNOHANG) -> int | None:
         if not flag & os.WNOHANG:

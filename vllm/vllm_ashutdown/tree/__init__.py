@@ -1,0 +1,1 @@
+"""The process tree: who began whom, how they talk, and how they end. No vLLM here."""

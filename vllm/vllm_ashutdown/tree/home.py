@@ -1,0 +1,393 @@
+"""This process as a parent: its children, what they say, and what they are told.
+
+A child finds its parent by an address that it is born with, the same under fork,
+spawn and forkserver. Each opens two connections: one to talk over, and one on which
+nobody ever speaks, its lifeline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import secrets
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import child
+from .child import Invitation
+from .member import Member
+from .message import Message, receive, send
+from .reaping import reap_in_turn
+
+logger = logging.getLogger("vllm.ashutdown")
+
+ACCEPT_PAUSE = 0.1
+"""Seconds until the next try after a child could not be let in."""
+
+Decide = Callable[[Member, int], bool]
+"""Takes a child that was signalled, and the signal.
+
+True if the child carries on and whoever answers sees to the rest; False if the signal
+shall mean what it means in vLLM.
+"""
+
+
+@dataclass
+class Record:
+    """What is known of one child.
+
+    Attributes:
+        pid: Its process id.
+        name: ``multiprocessing``'s name for it.
+        start: When it began, by the kernel's clock; a pid comes back one day.
+        member: The process itself, once it has arrived.
+        below: Its own children, as far as it has told, by pid.
+        ended: What it told of how those ended.
+        made: What it and those below it made under a name that others see: kind, path.
+        said: Everything else that it said, for whoever began it.
+        gone: Set when its end of the connection is closed.
+    """
+
+    pid: int
+    name: str
+    start: int = 0
+    member: Member | None = None
+    below: dict[int, Member] = field(default_factory=dict)
+    ended: list[Message] = field(default_factory=list)
+    made: dict[str, str] = field(default_factory=dict)
+    said: list[Message] = field(default_factory=list)
+    gone: threading.Event = field(default_factory=threading.Event)
+    decide: Decide | None = None
+    on_gone: Callable[[], None] | None = None
+    stop: Message | None = None
+    wanted: bool = False
+    adopted: bool = False
+    talk: socket.socket | None = None
+
+
+class Home:
+    """Where this process's children arrive."""
+
+    def __init__(self) -> None:
+        address = f"\0vllm-ashutdown-{os.getpid()}-{secrets.token_hex(8)}"
+        here = Member.here(multiprocessing.current_process().name)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(address)
+        self._listener.listen(256)
+        # Whatever the program has made the default; nobody waits in it.
+        self._listener.setblocking(False)
+        self.invitation = Invitation(address, secrets.token_hex(16), here)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._records: dict[int, Record] = {}
+        self._connections: set[socket.socket] = set()
+        self._lock = threading.RLock()
+        self._watching = False
+        self.thread: threading.Thread | None = None
+        up = child.current()
+        if up is not None:
+            up.pass_on = self._pass_on
+
+    # -- children --------------------------------------------------------------
+
+    def adopt(self, process: Any) -> None:
+        """Makes a started ``multiprocessing`` process a child of this home.
+
+        From here on ``process.terminate()`` asks it over its connection, wherever
+        in vLLM it is called; without a connection it stays the signal that it is.
+        """
+        member = Member.of(process.pid, process.name)
+        record = self._record_of(member)
+        if record.adopted:
+            return
+        record.adopted = True
+        popen = process._popen
+        terminate = popen.terminate
+
+        def ask_or_terminate() -> None:
+            if popen.returncode is None and not self.ask(record.pid):
+                terminate()
+
+        popen.terminate = ask_or_terminate
+        up = child.current()
+        if up is not None:
+            up.send({"is": "member", "member": member.plain()})
+        self.watch()
+
+    def record(self, pid: int, name: str = "") -> Record:
+        """What is known of child ``pid``."""
+        with self._lock:
+            record = self._records.setdefault(pid, Record(pid, name))
+            record.name = name or record.name
+            return record
+
+    def _record_of(self, member: Member) -> Record:
+        """What is known of exactly this child, and not of an earlier one of its pid."""
+        with self._lock:
+            record = self.record(member.pid, member.name)
+            if record.start and member.start and record.start != member.start:
+                del self._records[member.pid]
+                record = self.record(member.pid, member.name)
+            record.start = record.start or member.start
+            return record
+
+    def ask(self, pid: int) -> bool:
+        """Tells child ``pid`` to stop.
+
+        Returns:
+            False if it is not there to be told; then it is told when it arrives.
+        """
+        record = self.record(pid)
+        with self._lock:
+            record.wanted = True
+            talk = record.talk
+        return talk is not None and send(talk, {"do": "stop"} | (record.stop or {}))
+
+    def allow(self, pid: int, **stop: Any) -> None:
+        """Notes what child ``pid`` is told along with the word to stop."""
+        self.record(pid).stop = stop
+
+    # -- listening -------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Begins to listen, if nobody does. After children were forked, not before."""
+        with self._lock:
+            if self._watching:
+                return
+            self._watching = True
+        self.thread = threading.Thread(
+            target=self._listen, name="vllm-ashutdown-home", daemon=True
+        )
+        self.thread.start()
+
+    def _listen(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                connection: Any = key.fileobj
+                if connection is self._listener:
+                    self._accept()
+                elif key.data is None:
+                    self._meet(connection)
+                else:
+                    self._hear(connection, key.data)
+
+    def _accept(self) -> None:
+        try:
+            with _place.lock:  # no fork between the two: see forsake()
+                connection, _ = self._listener.accept()
+                self._connections.add(connection)
+        except BlockingIOError:
+            return
+        except OSError as error:  # no descriptors left, say
+            logger.warning("[shutdown] a child process is not heard: %s", error)
+            # It stands at the door and there is no event for a descriptor that is free.
+            time.sleep(ACCEPT_PAUSE)
+            return
+        connection.settimeout(None)
+        self._selector.register(connection, selectors.EVENT_READ)
+        if not _is_own(connection):
+            self._close(connection)
+
+    def _close(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+        self._connections.discard(connection)
+
+    def _meet(self, connection: socket.socket) -> None:
+        hello = receive(connection)
+        member = None if hello is None else self._guest(hello)
+        if hello is None or member is None:
+            self._close(connection)
+            return
+        record = self._record_of(member)
+        self._selector.modify(connection, selectors.EVENT_READ, record)
+        if hello.get("is") != "talk":
+            return  # a lifeline: it is held, and says nothing more
+        with self._lock:
+            record.member, record.talk = member, connection
+            wanted = record.wanted
+        if wanted:
+            self.ask(record.pid)
+
+    def _guest(self, hello: Message) -> Member | None:
+        """Who says ``hello``; ``None`` for a stranger."""
+        token = str(hello.get("token")).encode(errors="replace")
+        if not secrets.compare_digest(token, self.invitation.token.encode()):
+            return None
+        try:
+            return Member.parse(hello.get("member"))
+        except ValueError:
+            return None
+
+    def _hear(self, connection: socket.socket, record: Record) -> None:
+        message = receive(connection)
+        if message is not None:
+            try:
+                self._take(record, message)
+            except (KeyError, TypeError, ValueError) as error:
+                # Of another version of this package, at the worst.
+                logger.warning("[shutdown] %s said %r: %s", record.name, message, error)
+            return
+        self._close(connection)
+        if record.talk is not connection:
+            return  # its lifeline
+        with self._lock:
+            record.talk = None
+            on_gone, record.on_gone = record.on_gone, None
+            record.gone.set()
+        if on_gone is not None:
+            on_gone()
+
+    def _take(self, record: Record, message: Message) -> None:
+        kind = message.get("is")
+        if kind == "signalled":
+            self._signalled(record, message)
+        elif kind == "member":
+            member = Member.parse(message["member"])
+            record.below[member.pid] = member
+            up = child.current()
+            if up is not None:
+                up.send(message)
+        elif kind == "made":
+            record.made[str(message["path"])] = str(message["kind"])
+            up = child.current()
+            if up is not None:
+                up.send(message)
+        elif kind == "ended":
+            record.ended.append(message)
+        elif kind is None:
+            raise ValueError("that is no message")
+        else:
+            record.said.append(message)
+
+    def _signalled(self, record: Record, message: Message) -> None:
+        up = child.current()
+        if up is not None:
+            up.send(message)  # who is above decides
+            return
+        member, number = Member.parse(message["member"]), int(message["signal"])
+        decide = record.decide or default_decision
+        if not decide(member, number):
+            answer = {"do": "as stock", "pid": member.pid, "signal": number}
+            if record.talk is not None:
+                send(record.talk, answer)
+
+    def _pass_on(self, message: Message) -> None:
+        pid = int(message["pid"])
+        with self._lock:
+            record = self._records.get(pid)
+            for one in self._records.values():
+                if record is None and pid in one.below:
+                    record = one  # whose own child, or further down, it is
+        if record is not None and record.talk is not None:
+            send(record.talk, message)
+
+    # -- fork ------------------------------------------------------------------
+
+    def forsake(self) -> None:
+        """Closes what a forked child has inherited of its parent's home.
+
+        It would keep its siblings' lifelines from being cut.
+        """
+        ends: list[Any] = [self._selector, self._listener, *self._connections]
+        for inherited in ends:
+            with contextlib.suppress(OSError):
+                inherited.close()
+
+
+def _is_own(connection: socket.socket) -> bool:
+    """Whether a process of the same user, or root's, is there, by the kernel's word.
+
+    An abstract address has no permissions: anyone in the network namespace finds it.
+    """
+    size = struct.calcsize("3i")
+    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _pid, user, _group = struct.unpack("3i", said)
+    return user in (0, os.geteuid())
+
+
+def default_decision(member: Member, number: int) -> bool:
+    """Of a program that uses vLLM as a library and has its own ideas of signals.
+
+    Ctrl-C goes to the whole group, and what it means is the program's to say: a
+    child that is needed for an answer to it carries on.
+    """
+    return number == signal.SIGINT
+
+
+class _Place:
+    """What this process has: a home of its own, and whose it was forked from."""
+
+    def __init__(self) -> None:
+        self.home: Home | None = None
+        self.inherited: Invitation | None = None
+        # Reentrant: a signal handler may ask for the home that its thread asks for.
+        self.lock = threading.RLock()
+
+    def before_fork(self) -> None:
+        """Lets nobody open what the child would not know to close."""
+        self.lock.acquire()
+
+    def after_fork_here(self) -> None:
+        """In the parent."""
+        self.lock.release()
+
+    def after_fork(self) -> None:
+        """In the child: what is known here is the parent's."""
+        self.lock = threading.RLock()
+        child.forsake()
+        self.inherited = None
+        if self.home is not None:
+            self.inherited = self.home.invitation
+            self.home.forsake()
+            self.home = None
+
+
+_place = _Place()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_place.before_fork,
+        after_in_parent=_place.after_fork_here,
+        after_in_child=_place.after_fork,
+    )
+
+
+def home() -> Home | None:
+    """This process's home, made at the first asking; ``None`` where none can be."""
+    if sys.platform != "linux":
+        return None  # abstract addresses, and the kernel's word about a closed end
+    with _place.lock:
+        if _place.home is None:
+            try:
+                made = Home()
+            except OSError as error:
+                logger.warning(
+                    "[shutdown] children are not tied to this one: %s", error
+                )
+                return None
+            _place.home = _place.home or made  # a signal handler may have been faster
+        return _place.home
+
+
+def take_in(processes: Iterable[Any]) -> None:
+    """Makes started ``multiprocessing`` processes children of this home."""
+    here = home()
+    for process in processes:
+        reap_in_turn(process)
+        if here is not None and process.pid is not None:
+            here.adopt(process)
+
+
+def inherited() -> Invitation | None:
+    """To the home of the process that this one was forked from."""
+    return _place.inherited

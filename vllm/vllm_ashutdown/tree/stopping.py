@@ -1,0 +1,187 @@
+"""The stop of a whole tree, by the process on top of it.
+
+With several API servers the requests end in them, and the cores belong to the
+launcher. It has no event loop and no request: it tells the servers, each of which
+keeps the order of its own, and stops the cores when the last of them is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.budget import Budget
+from ..core.merge import merged_phases, merged_requests
+from ..core.mode import Mode
+from ..core.order import core_seconds
+from ..core.phase import Phase
+from ..core.report import ShutdownReport
+from ..core.stop import Detail, Stop
+from ..core.trigger import Trigger
+from ..inventory import Look, Owned, compare, leftovers, look
+from .belongings import ROWS, made_by, owned_by, release_for
+from .ending import end, ends_of, kill, reap, strike
+from .handle import handles, ready
+from .home import home
+
+SERVERS_SHARE = 0.35
+"""Of the teardown reserve: for the servers, once nothing drains any more."""
+
+_IN_SERVERS = (Phase.ANNOUNCE, Phase.ADMISSION, Phase.DRAIN, Phase.END, Phase.HANDLER)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What the launcher began, by what it is.
+
+    Attributes:
+        servers: API servers.
+        cores: Engine cores.
+        others: What they need until their last word, such as the coordinator.
+        release: Gives back what the launcher itself holds.
+        made: Path and kind of that.
+    """
+
+    servers: Sequence[Any]
+    cores: Sequence[Any]
+    others: Sequence[Any]
+    release: Callable[[], None]
+    made: Callable[[], dict[str, str]]
+
+    @property
+    def processes(self) -> list[Any]:
+        """All of them."""
+        return [*self.servers, *self.cores, *self.others]
+
+
+class TreeStop:
+    """One stop of a tree. :meth:`run` blocks; :meth:`raise_to` may interrupt it."""
+
+    def __init__(
+        self, tree: Tree, mode: Mode, drain: float, teardown: float, trigger: Trigger
+    ) -> None:
+        self._tree = tree
+        self._reports: list[ShutdownReport] = []
+        self._killed: set[int] = set()
+        self._before: Look | None = None
+        self._made: dict[str, str] = {}
+        self._wake, self._waker = os.pipe()
+        self.stop = Stop(
+            mode, Budget.arm(drain, teardown), trigger, raised=self._raised
+        )
+
+    def raise_to(self, mode: Mode, trigger: Trigger) -> None:
+        """Makes the stop harder, from a signal handler too."""
+        self.stop.raise_to(mode, trigger)
+
+    def _raised(self, mode: Mode) -> None:
+        if mode is Mode.KILL:
+            self._killed |= strike(self._tree.processes)
+        else:
+            self._tell()
+        os.write(self._waker, b"!")  # the deadline has moved
+
+    def run(self) -> ShutdownReport:
+        """The whole stop, in order."""
+        stop = self.stop
+        try:
+            self._tell()
+            self._until_servers_are_gone()
+            stop.records += merged_phases(self._reports, _IN_SERVERS)
+            stop.budget = stop.budget.without_drain()
+            stop.requests = merged_requests(self._reports)
+            http = merged_phases(self._reports, [Phase.HTTP])
+            stop.do(Phase.CORE, self._stop_cores)
+            stop.do(Phase.RELEASE, self._release)
+            stop.records += http
+            stop.do(Phase.AUDIT, self._audit)
+        finally:
+            stop.finish()
+            for descriptor in (self._wake, self._waker):
+                os.close(descriptor)
+        return stop.outcome.result()
+
+    # -- the servers -----------------------------------------------------------
+
+    def _servers_seconds(self) -> float:
+        budget = self.stop.budget
+        behind = (1 - SERVERS_SHARE) * budget.teardown
+        return max(0.0, budget.remaining() - behind)
+
+    def _tell(self) -> None:
+        here = home()
+        stop, seconds = self.stop, self._servers_seconds()
+        drain = min(stop.budget.allot(Phase.DRAIN), seconds)
+        for process in self._tree.servers:
+            if here is not None and process.exitcode is None:
+                here.allow(
+                    process.pid,
+                    mode=str(stop.mode),
+                    drain=drain if stop.mode is Mode.DRAIN else 0.0,
+                    seconds=seconds,
+                    trigger=stop.trigger.plain(),
+                )
+                process.terminate()
+
+    def _until_servers_are_gone(self) -> None:
+        with handles(self._tree.servers) as running:
+            while running:
+                woken = ready([*running, self._wake], self._servers_seconds())
+                for one in woken:
+                    if one == self._wake:
+                        os.read(self._wake, 64)
+                    else:
+                        reap(running.pop(one))
+                if not woken and self._servers_seconds() <= 0:
+                    break
+            late = list(running.values())
+        self._killed |= kill(late)
+        for process in self._tree.servers:
+            self.stop.processes += ends_of(process, self._killed)
+            self._reports += _reports_of(process)
+
+    # -- what is behind them ---------------------------------------------------
+
+    def _owned(self) -> Owned:
+        self._made |= made_by(self._tree.processes) | self._tree.made()
+        return owned_by(self._tree.processes, self._made)
+
+    def _stop_cores(self) -> Detail:
+        self._before = look(self._owned(), probes=ROWS)
+        grace = 0.0 if self.stop.mode is Mode.KILL else core_seconds(self.stop)
+        ends = end(self._tree.cores, grace)
+        ends += end(self._tree.others, core_seconds(self.stop))
+        self.stop.processes += ends
+        return ", ".join(map(str, ends)) or None
+
+    def _release(self) -> Detail:
+        self._tree.release()
+        release_for(self._tree.processes)
+        return None
+
+    def _audit(self) -> Detail:
+        found = [
+            f"process {process.name} (pid {process.pid}) is alive"
+            for process in self._tree.processes
+            if process.exitcode is None
+        ]
+        if self._before is not None:
+            rows = compare(self._before, look(self._owned(), self._before, ROWS), ROWS)
+            self.stop.inventory.extend(rows)
+            found += [line for line in leftovers(rows) if line not in found]
+        for report in self._reports:
+            found += report.leftovers
+        self.stop.leftovers.extend(found)
+        return "; ".join(found) or "nothing left"
+
+
+def _reports_of(process: Any) -> list[ShutdownReport]:
+    here = home()
+    said = [] if here is None else here.record(process.pid).said
+    return [
+        ShutdownReport.from_json(words["report"])
+        for words in said
+        if words.get("is") == "report"
+    ]
