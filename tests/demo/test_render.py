@@ -11,6 +11,7 @@ from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase, PhaseRecord
 from vllm_ashutdown.core.report import ProcessEnd, RequestCounts, ShutdownReport
 from vllm_ashutdown.core.trigger import Trigger
+from vllm_ashutdown.inventory import Row
 
 LONG = "a detail that goes on and on, " * 12 + "to its last word"
 
@@ -32,6 +33,7 @@ def a_report(
     changed: dict[Phase, PhaseRecord] | None = None,
     processes: tuple[ProcessEnd, ...] = (ProcessEnd("EngineCore", 4711, 0),),
     leftovers: tuple[str, ...] = (),
+    inventory: tuple[Row, ...] = (),
     final_mode: Mode = Mode.DRAIN,
     seconds: float = 9.01,
 ) -> ShutdownReport:
@@ -52,6 +54,7 @@ def a_report(
         requests=RequestCounts(completed=8, aborted=2, refused=1),
         processes=processes,
         leftovers=leftovers,
+        inventory=inventory,
     )
 
 
@@ -173,6 +176,18 @@ def test_what_came_of_requests_and_processes():
     assert "EngineCore (pid 4711): exit 0" in text
     assert "drain, raised to abort" in text
     assert "nothing" in text
+
+
+def test_each_kind_of_resource_before_and_after():
+    rows = (
+        Row("ipc files", ("a", "b"), ("b",), ("socket file b is there",)),
+        Row("shared memory", ("psm_1",)),
+        Row("device memory"),
+    )
+    text = "\n".join(drawn(a_report(inventory=rows)))
+    assert "ipc files: 2 before, 1 after" in text
+    assert "shared memory: 1 before, 0 after" in text
+    assert "device memory" not in text, "there was none to give back"
 
 
 def test_ascii_is_enough():

@@ -221,6 +221,15 @@ def _results(report: ShutdownReport, plain: bool) -> RenderableType:
             "" if i else "processes",
             Text(_readable(str(process), plain), "" if process.clean else "red"),
         )
+    held = [row for row in report.inventory if row.before or row.after]
+    for i, row in enumerate(held):
+        grid.add_row(
+            "" if i else "given back",
+            Text(
+                f"{row.name}: {len(row.before)} before, {len(row.after)} after",
+                "red" if row.leftovers else "",
+            ),
+        )
     for i, line in enumerate(report.leftovers):
         grid.add_row("" if i else "left behind", Text(_readable(line, plain), "red"))
     if not report.leftovers:
