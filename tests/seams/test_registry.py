@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import warnings
 
 import pytest
 
@@ -21,11 +22,16 @@ each_seam = pytest.mark.parametrize("seam", SEAMS, ids=NAMES)
 def import_target(seam: Seam) -> None:
     for name in seam.modules:
         try:
-            importlib.import_module(name)
+            with warnings.catch_warnings():
+                # An older place of it, that vLLM keeps with a warning.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                importlib.import_module(name)
         except ModuleNotFoundError as error:
             # Another release's place of it, or of a package above it.
             if not name.startswith(error.name or "?"):
                 raise
+        except ImportError as error:
+            pytest.skip(f"an extra of vLLM's is not installed: {error}")
 
 
 def test_names_are_unique():
@@ -64,7 +70,7 @@ def test_what_is_replaced_has_a_guard(seam):
     if seam.how is How.ADD:
         assert seam.guard == Guard(), "there is nothing to guard"
     elif seam.how is How.REPLACE:
-        assert seam.guard.parameters
+        assert seam.guard.parameters or seam.guard.reads
 
 
 @each_seam

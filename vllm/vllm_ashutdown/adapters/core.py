@@ -10,6 +10,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from .. import register
@@ -17,6 +18,7 @@ from ..process_exit import run_and_leave, stop_collecting
 from ..seams import installer
 from ..tree import child
 from ..tree.entry import Entry
+from ..tree.signals import Signals
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -98,3 +100,8 @@ def _once(call: Callable[[], None]) -> Callable[[], None]:
             calls.pop()()
 
     return once
+
+
+def make_signal(original: ModuleType) -> ModuleType:
+    """``signal``, as vLLM's module has imported it."""
+    return Signals()

@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import report_file, settings
 from ..core.budget import DEATH_SECONDS
+from ..core.files import Kind, ledger
 from ..core.mode import Mode
 from ..core.phase import Outcome, Phase, PhaseRecord
 from ..core.report import ShutdownReport
@@ -163,7 +164,7 @@ class _Server:
         if tie is not None:
             tie.on_stop(lambda message: self._soon(self._told, message))
         client = getattr(self.engine, "engine_core", None)
-        for process in core_client.processes(client):
+        for process in core_client.began(client):
             if here is not None:
                 record = here.record(process.pid)
                 record.decide = self._decide
@@ -281,6 +282,11 @@ class _Server:
         logger.info("[shutdown] complete in %.3fs: %s", whole.seconds, whole.summary)
         tie = child.current()
         if tie is None:
+            # Nobody listens there any more.
+            sockets = [
+                path for kind, path in ledger.owned() if kind == Kind.SOCKET_FILE
+            ]
+            ledger.remove(sockets)
             report_file.write(whole)
         else:
             tie.send({"is": "report", "report": whole.to_json()})

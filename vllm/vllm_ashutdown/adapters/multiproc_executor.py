@@ -7,9 +7,11 @@ import logging
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from types import ModuleType
 from typing import Any
 
 from .. import register
+from ..core.files import Kind, ledger
 from ..core.report import ProcessEnd
 from ..process_exit import leaves_fast, run_and_leave, stop_collecting
 from ..seams import installer
@@ -18,6 +20,7 @@ from ..tree.ending import alive_after, ask
 from ..tree.ending import kill as kill_processes
 from ..tree.entry import Entry
 from ..tree.home import home, take_in
+from ..tree.signals import Signals
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -107,6 +110,23 @@ def make_make_worker_process(original: Callable[..., Any]) -> Callable[..., Any]
     return make_worker_process
 
 
+def make_wait_for_ready(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``WorkerProc.wait_for_ready``."""
+
+    @functools.wraps(original)
+    def wait_for_ready(*args: Any, **kwargs: Any) -> Any:
+        workers = original(*args, **kwargs)
+        if child.current() is not None:
+            # Every worker has opened the lock that they share. Its name is needed
+            # no more, and a core that is killed would leave it.
+            ledger.remove(
+                path for kind, path in ledger.owned() if kind == Kind.SEMAPHORE
+            )
+        return workers
+
+    return wait_for_ready
+
+
 def make_ensure_worker_termination(original: Callable[..., None]) -> Any:
     """``MultiprocExecutor._ensure_worker_termination``."""
     return ensure_worker_termination
@@ -145,3 +165,8 @@ def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
                 process.pid in killed or process.exitcode == -signal.SIGKILL,
             )
             tie.send({"is": "ended", "end": asdict(end)})
+
+
+def make_signal(original: ModuleType) -> ModuleType:
+    """``signal``, as vLLM's module has imported it."""
+    return Signals()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from ..core.files import ledger
+from ..core.files import Kind, ledger
+
+_KINDS = {"ipc": Kind.IPC_SOCKET, "file": Kind.STORE}
 
 
 def make_named_file(original: Callable[[], str]) -> Callable[[], str]:
@@ -15,8 +17,8 @@ def make_named_file(original: Callable[[], str]) -> Callable[[], str]:
     def named_file() -> str:
         address = original()
         scheme, _, path = address.partition("://")
-        if scheme in ("ipc", "file") and path.startswith("/"):
-            ledger.remember(path)
+        if scheme in _KINDS and path.startswith("/"):
+            ledger.remember(path, _KINDS[scheme])
         return address
 
     return named_file

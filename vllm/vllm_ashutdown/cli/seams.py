@@ -16,7 +16,8 @@ def show(*, as_json: bool) -> int:
     """Prints each seam and its state for the vLLM that is installed.
 
     Returns:
-        0 if every seam is laid, 1 if one is skipped, 2 without a vLLM.
+        0 if every seam is laid whose module is there, 1 if one is skipped, 2 without
+        a vLLM.
     """
     from .main import fail
 
@@ -27,9 +28,9 @@ def show(*, as_json: bool) -> int:
     register()
     rows = []
     for seam in SEAMS:
-        _import_target(seam)
+        missing = _import_target(seam)
         state, reason = state_of(seam)
-        rows.append((seam, state, reason))
+        rows.append((seam, state, reason or (missing if _is_absent(state) else "")))
     if as_json:
         found = [
             {
@@ -49,13 +50,31 @@ def show(*, as_json: bool) -> int:
         for seam, state, reason in rows:
             print(f"{state:8} {seam.how:8} {seam.name}")
             print(f"         {reason or seam.why} ({seam.reference})")
-    return int(any(state is not State.LAID for _, state, _ in rows))
+    return int(
+        any(
+            state is State.SKIPPED or (_is_absent(state) and not reason)
+            for _, state, reason in rows
+        )
+    )
 
 
-def _import_target(seam: Seam) -> None:
+def _is_absent(state: State) -> bool:
+    return state is State.WAITING
+
+
+def _import_target(seam: Seam) -> str:
+    """Imports the seam's module, so that it is laid.
+
+    Returns:
+        Why there is none: the release, or an extra of vLLM's, is not installed.
+    """
+    missing = ""
     for name in seam.modules:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            # The other releases' places of it.
             logging.getLogger("vllm.ashutdown").debug("%s: %s", name, error)
+            missing = missing or f"not here: {error}"
+        else:
+            return ""
+    return missing

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ..core.report import ProcessEnd
@@ -24,7 +24,10 @@ LAST_WORDS_SECONDS = 0.2
 
 
 def end(
-    processes: Sequence[Any], seconds: float, drain: float = 0.0
+    processes: Sequence[Any],
+    seconds: float,
+    drain: float = 0.0,
+    struck: Collection[int] = (),
 ) -> list[ProcessEnd]:
     """Ends ``processes``, all at once, and returns when they are gone. Blocks.
 
@@ -32,13 +35,14 @@ def end(
         processes: Of ``multiprocessing``; those that are over are only told of.
         seconds: What they get to leave by themselves.
         drain: Of these, what their requests get.
+        struck: The pids of those that :func:`strike` has killed, or does meanwhile.
 
     Returns:
         How each ended, and each process below it that it told of.
     """
     running = [process for process in processes if process.exitcode is None]
     ask(running, seconds, drain)
-    killed = kill(alive_after(running, seconds))
+    killed = kill(alive_after(running, seconds)).union(struck)
     for process in processes:
         killed |= outlived(process)
     # Also by another thread, if the stop was raised to kill meanwhile.

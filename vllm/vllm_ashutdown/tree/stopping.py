@@ -151,8 +151,8 @@ class TreeStop:
     def _stop_cores(self) -> Detail:
         self._before = look(self._owned(), probes=ROWS)
         grace = 0.0 if self.stop.mode is Mode.KILL else core_seconds(self.stop)
-        ends = end(self._tree.cores, grace)
-        ends += end(self._tree.others, core_seconds(self.stop))
+        ends = end(self._tree.cores, grace, struck=self._killed)
+        ends += end(self._tree.others, core_seconds(self.stop), struck=self._killed)
         self.stop.processes += ends
         return ", ".join(map(str, ends)) or None
 

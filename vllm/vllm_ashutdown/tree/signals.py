@@ -11,7 +11,7 @@ import signal as _signal
 from types import ModuleType
 from typing import Any
 
-from ..tree import child
+from . import child
 
 
 class Signals(ModuleType):
@@ -32,8 +32,3 @@ class Signals(ModuleType):
         before = _signal.getsignal(number)
         tie.means(number, handler)
         return before
-
-
-def make_signals(original: ModuleType) -> ModuleType:
-    """``signal``, as one of vLLM's modules has imported it."""
-    return Signals()
