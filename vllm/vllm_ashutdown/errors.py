@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 ENDED = "The engine is shutting down and ended this request. It is safe to retry."
+DIED = "The engine died and ended this request. It is safe to retry."
 REFUSED = "The engine is shutting down and takes no new requests. It is safe to retry."
 
 
@@ -23,8 +24,9 @@ class EngineShutdownError(AShutdownError):
     """Raised when a request ends, or is refused, because its engine stops.
 
     It is never the request's fault and always safe to retry on another engine.
-    Over HTTP it is a 503. A core that died unasked is a different thing and is
-    raised as vLLM's own ``EngineDeadError``.
+    Over HTTP it is a 503. A core that died unasked is a different thing: a program
+    gets vLLM's own ``EngineDeadError``. A client over HTTP is told so, with a 503 too,
+    since a supervisor starts the server anew.
 
     Attributes:
         output: What was produced until the end, as vLLM's ``RequestOutput``

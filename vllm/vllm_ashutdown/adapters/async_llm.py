@@ -30,7 +30,7 @@ from ..core.stop import Detail, Stop
 from ..core.tally import Tally, WatchedMap
 from ..core.thread import OnceInThread
 from ..core.trigger import Trigger
-from ..errors import ENDED, REFUSED, EngineShutdownError
+from ..errors import DIED, ENDED, REFUSED, EngineShutdownError
 from ..inventory import Look, Owned, compare, leftovers, look
 from ..tree.belongings import ROWS, made_by, owned_by, release_for
 from ..tree.home import home
@@ -660,6 +660,8 @@ def make_add_request(original: Callable[..., Any]) -> Callable[..., Any]:
         if handler is not None and handler.done() and queue.output is None:
             # The core died while this request was on its way in: the error was
             # passed on before it was there to receive it.
+            if exchange is not None:
+                exchange.end(DIED)
             queue.put(self.dead_error)
         return queue
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -9,7 +10,7 @@ from typing import Any
 
 from ..core.exchange import current_exchange
 from ..core.tally import Tally, WatchedMap
-from ..errors import ENDED, REFUSED
+from ..errors import DIED, ENDED, REFUSED
 from .exceptions import shutdown_error
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -190,3 +191,21 @@ def _produced(state: Any, siblings: Iterable[Any]) -> Any:
         outputs=completions,
         finished=False,
     )
+
+
+def make_propagate_error(original: Callable[..., None]) -> Callable[..., None]:
+    """``OutputProcessor.propagate_error``: the core died, and each request hears of it.
+
+    vLLM's handlers would close each stream with ``[DONE]`` behind the error, like a
+    success.
+    """
+
+    @functools.wraps(original)
+    def propagate_error(self: Any, e: Exception) -> None:
+        for state in self.request_states.values():
+            exchange = getattr(state.queue, EXCHANGE_ATTRIBUTE, None)
+            if exchange is not None:
+                exchange.end(DIED)
+        original(self, e)
+
+    return propagate_error

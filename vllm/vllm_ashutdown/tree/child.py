@@ -127,7 +127,12 @@ class Child:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # Between two bytecodes of the main thread, so nothing here may lock.
-        if self._due:
+        if os.getpid() != self.member.pid:
+            # Forked a moment ago, it has not forsaken this yet: it must not report
+            # that its parent was signalled.
+            self.forsake()
+            os.kill(os.getpid(), number)
+        elif self._due:
             self._mean(self._due.pop(), frame)
         elif not self.told.is_set():
             self.report(number)

@@ -72,4 +72,15 @@ ENGINE: tuple[Seam, ...] = (
         guard=Guard(parameters=("self", "vllm_config", "executor_class")),
         needs=("AsyncLLM.shutdown",),
     ),
+    Seam(
+        name="OutputProcessor.propagate_error",
+        targets=("vllm.v1.engine.output_processor:OutputProcessor.propagate_error",),
+        how=How.WRAP,
+        make=f"{_OURS}.output_processor:make_propagate_error",
+        why="When the core has died, each stream ends with an error and then [DONE], "
+        "and each request logs a traceback that is longer than the one before.",
+        reference="vllm#24885",
+        until="vLLM's handlers end a stream of a dead engine with one error event",
+        guard=Guard(parameters=("self", "e"), reads=("request_states", "put")),
+    ),
 )
