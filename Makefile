@@ -1,7 +1,7 @@
 # Everything a contributor runs. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint format clean distclean
+.PHONY: help setup demo test matrix unit lint format clean distclean
 
 BIN := .venv/bin
 
@@ -24,8 +24,11 @@ setup: ## make .venv with a vLLM in it (minutes once, then nothing to do)
 demo: setup ## stop a real vLLM under load, in order, and see what happens
 	@$(BIN)/python -m vllm_ashutdown.demo
 
-test: lint ## everything: lint, then all tests, real vLLM included
-	@$(BIN)/python -m pytest tests $(PYTEST_ARGS)
+test: lint ## lint, then the tests, real vLLM included (the matrix is left out)
+	@$(BIN)/python -m pytest tests -m 'not matrix' $(PYTEST_ARGS)
+
+matrix: setup ## the other topologies and kinds, on real vLLM (half an hour)
+	@$(BIN)/python -m pytest tests -m matrix $(PYTEST_ARGS)
 
 unit: setup ## the tests that start no vLLM (seconds)
 	@$(BIN)/python -m pytest tests -m 'not real' $(PYTEST_ARGS)

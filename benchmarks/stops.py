@@ -133,7 +133,7 @@ def stop_once(streams: int, timeout: int, stock: bool) -> Run:
             *("--shutdown-timeout", str(timeout)),
             environment=environment,
         ) as server,
-        Clients(server.url) as clients,
+        Clients(server.address) as clients,
     ):
         calls = [
             clients.raw_stream("/v1/completions", start=start, tokens=tokens)

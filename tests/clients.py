@@ -9,6 +9,7 @@ keep the interpreter's lock from the others for seconds.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import threading
 import time
@@ -18,14 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import anthropic
 import openai
 
+from tests.address import HOST, Address
 from tests.pace import tokens_for
 
-__all__ = ["LONG", "TYPED", "WHOLE", "Answer", "Call", "Clients"]
+__all__ = ["CUT", "LONG", "TYPED", "WHOLE", "Answer", "Call", "Clients"]
 
 TIMEOUT = 60.0
 """Longer than any stop: a client that waits for ever is the server's failure."""
@@ -35,6 +36,9 @@ LONG = tokens_for(32)
 
 TYPED = "typed 503"
 """How a raw stream ends that the stop has ended: one terminal event, and no more."""
+
+CUT = "connection cut"
+"""How a raw stream ends whose server is gone: not as HTTP says that it must."""
 
 WHOLE = "whole"
 """How a raw stream ends that ran to its own end."""
@@ -101,7 +105,7 @@ class Answer:
         if self.status != HTTPStatus.OK:
             return f"HTTP {self.status}"
         if not self.complete:
-            return "connection cut"
+            return CUT
         if not errors:
             if not self.saw_done:
                 return "cut without a word"
@@ -127,25 +131,37 @@ Call = Callable[[Answer], Awaitable[None]]
 class Clients:
     """All the clients of one server. A context manager."""
 
-    def __init__(self, url: str) -> None:
-        address = urlsplit(url)
-        self._host, self._port = address.hostname or "", address.port or 80
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._tls = address.tls()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._openai = openai.AsyncOpenAI(
-            base_url=f"{url}/v1",
+            base_url=f"{address.url}/v1",
             api_key="none",
             max_retries=0,
             timeout=TIMEOUT,
-            http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
+            http_client=self._http(openai.DefaultAsyncHttpxClient),
         )
         self._anthropic = anthropic.AsyncAnthropic(
-            base_url=url,
+            base_url=address.url,
             api_key="none",
             max_retries=0,
             timeout=TIMEOUT,
-            http_client=anthropic.DefaultAsyncHttpxClient(trust_env=False),
+            http_client=self._http(anthropic.DefaultAsyncHttpxClient),
         )
+
+    def _http(self, client: Any) -> Any:
+        options: dict[str, Any] = {"trust_env": False}
+        if self._tls is not None:
+            options["verify"] = self._tls
+        if self._address.uds is not None:
+            # What the client stands on is httpx or, in later releases, httpx2.
+            library = importlib.import_module(client.__mro__[1].__module__)
+            options["transport"] = library.AsyncHTTPTransport(
+                uds=str(self._address.uds)
+            )
+        return client(**options)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -247,12 +263,11 @@ class Clients:
     async def _exchange(self, line: bytes, body: bytes, answer: Answer) -> bytes:
         # By hand: the connection stays open unless the server says otherwise, and a
         # byte costs next to nothing.
-        reader, writer = await asyncio.open_connection(self._host, self._port)
+        reader, writer = await self._connection()
         try:
             writer.write(
                 b"%b\r\nHost: %b\r\nContent-Type: application/json\r\n"
-                b"Content-Length: %d\r\n\r\n%b"
-                % (line, self._host.encode(), len(body), body)
+                b"Content-Length: %d\r\n\r\n%b" % (line, HOST.encode(), len(body), body)
             )
             status, *fields = (
                 (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
@@ -271,6 +286,11 @@ class Clients:
             return content
         finally:
             writer.close()
+
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._address.uds is not None:
+            return await asyncio.open_unix_connection(self._address.uds)
+        return await asyncio.open_connection(HOST, self._address.port, ssl=self._tls)
 
     # -- the real clients ------------------------------------------------------
 
@@ -411,8 +431,9 @@ async def _chunks(reader: asyncio.StreamReader, answer: Answer) -> bytes:
 
 
 def _take_apart(stream: str, answer: Answer) -> None:
-    """Server-sent events."""
-    for block in stream.split("\n\n"):
+    """Server-sent events, as far as they came whole."""
+    *blocks, _ = stream.split("\n\n")
+    for block in blocks:
         fields = [line.partition(": ") for line in block.splitlines()]
         name = next((value for key, _, value in fields if key == "event"), "")
         data = "\n".join(value for key, _, value in fields if key == "data")

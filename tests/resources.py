@@ -2,26 +2,47 @@
 
 Others run vLLM on the same machine at the same time, so nothing here is decided by
 name: a process belongs to the server if it descends from it or shares its session, a
-shared memory segment if one of those processes maps it or, where none is known to,
-if it came up while the server lived and no process of anyone else's holds it.
+shared memory segment if one of those processes is seen to map it. What nobody is seen
+to map is the server's too, if it came up while the server lived and no one else is at
+work in that place: others' processes may be killed with theirs.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-__all__ = ["Watch", "free_port", "session", "tree"]
+from tests.address import HOST
+
+__all__ = ["Gone", "Watch", "free_port", "kind_of", "session", "tree"]
 
 SHARED_MEMORY = Path("/dev/shm")
 
-HOST = "127.0.0.1"
+_TITLE = re.compile(r"VLLM::(?:DP)?(APIServer|EngineCore|Worker|Coordinator)")
+"""The title that vLLM gives each of its children, as far as it says the kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Whether all processes of a server are gone, and since when.
+
+    Attributes:
+        left: What still ran when the time was up, one line each.
+        at: The moment at which the last of the others ended, on `time.monotonic`.
+    """
+
+    left: list[str]
+    at: float
 
 
 class Watch:
@@ -46,6 +67,7 @@ class Watch:
         self._over = threading.Event()
         self._attendant = threading.Thread(target=self._attend, daemon=True)
         self._foreign: set[psutil.Process] = set()
+        self._handles: dict[psutil.Process, int] = {}
         self.processes: dict[psutil.Process, str] = {}
 
     def start(self) -> None:
@@ -58,19 +80,60 @@ class Watch:
             names = memory_names()
             if names - known:
                 known |= names
-                self._ask_others()
+                self._ask()
 
-    def _ask_others(self) -> None:
+    def _ask(self) -> None:
+        """Notes which names are held now, and by whom."""
         ours = {one.pid for one in tree(self._server) | session(self._server.pid)}
-        for pid in set(psutil.pids()) - ours:
-            self._others_memory |= memory_of(pid)
+        for pid in set(psutil.pids()) - {os.getpid()}:
+            held = self._own_memory if pid in ours else self._others_memory
+            held |= memory_of(pid)
 
     def look(self) -> None:
         """Notes the server's processes and the shared memory that they map."""
         for process in (tree(self._server) | session(self._server.pid)) - self._foreign:
             # vLLM's children rename themselves; the last name says most.
-            self.processes[process] = name_of(process)
+            self._add(process, name_of(process))
             self._own_memory |= memory_of(process.pid)
+
+    def _add(self, process: psutil.Process, name: str) -> None:
+        self.processes[process] = name
+        if process in self._handles:
+            return
+        try:
+            handle = os.pidfd_open(process.pid)
+        except ProcessLookupError:  # it is gone
+            return
+        if process.is_running():  # and not another one of the same pid
+            self._handles[process] = handle
+        else:
+            os.close(handle)
+
+    def gone_within(self, seconds: float) -> Gone:
+        """Waits until each process that was seen has ended; a zombie has."""
+        until = time.monotonic() + seconds
+        self.look_at_session()
+        poll = select.poll()
+        running = {
+            handle: process
+            for process, handle in self._handles.items()
+            if process in self.processes
+        }
+        for handle in running:
+            poll.register(handle, select.POLLIN)
+        at = time.monotonic()
+        while running:
+            left = max(0.0, until - time.monotonic())
+            ended = poll.poll(math.ceil(1000 * left))
+            if not ended:
+                break
+            at = time.monotonic()
+            for handle, _ in ended:
+                poll.unregister(handle)
+                del running[handle]
+        return Gone(
+            [f"{one.pid} {self.processes[one]}" for one in running.values()], at
+        )
 
     def stop(self) -> None:
         """Looks one last time and no more."""
@@ -78,6 +141,8 @@ class Watch:
         self._attendant.join()
         self.look()
         self.look_at_session()
+        while self._handles:
+            os.close(self._handles.popitem()[1])
 
     def disown(self, pid: int) -> None:
         """Says that process `pid`, although below the server, is not part of it."""
@@ -119,21 +184,24 @@ class Watch:
     def look_at_session(self) -> None:
         """Adds what has joined the session since; the top process may be gone."""
         for process in session(self._server.pid) - self._foreign:
-            self.processes.setdefault(process, name_of(process))
+            if process not in self.processes:
+                self._add(process, name_of(process))
 
     def _memory_left(self, seconds: float) -> set[str]:
         """What came up since the start, is still there, and is no one else's."""
         deadline = time.monotonic() + seconds
-        left = memory_names() - self._before
-        while left - self._own_memory:  # rare, so only then a dear search
-            self._ask_others()
+        while True:
+            own = memory_names() & self._own_memory
+            unknown = memory_names() - self._before - self._own_memory
+            if unknown:  # rare, so only then a dear search
+                self._ask()
+            if not unknown or self._others_memory:
+                return own
             # What no process holds at this moment may be on its way: a program makes
             # a semaphore and unlinks it, a resource tracker tidies up behind another.
-            left = memory_names() - self._before - self._others_memory
             if time.monotonic() > deadline:
-                break
+                return own | unknown
             time.sleep(0.05)
-        return left | (memory_names() & self._own_memory)
 
 
 def memory_names() -> set[str]:
@@ -212,6 +280,15 @@ def name_of(process: psutil.Process) -> str:
         return " ".join(process.cmdline())[:100]
     except psutil.Error:
         return "(gone)"
+
+
+def kind_of(process: psutil.Process) -> str:
+    """What a child of vLLM's is; ``other`` if neither title nor command line tell."""
+    name = name_of(process)
+    title = _TITLE.match(name)
+    if title is not None:
+        return title[1]
+    return "resource_tracker" if "resource_tracker" in name else "other"
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ of the log are events with a time, and its exit is timed by a thread of its own.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -25,7 +26,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
@@ -34,7 +35,10 @@ from typing import Self
 import psutil
 
 from tests import pace, resources
+from tests.address import HOST, Address
+from tests.certificate import Certificate
 from tests.tiny_model import tiny_model
+from tests.topologies import ONE, Topology
 from vllm_ashutdown.core.report import ShutdownReport
 
 __all__ = ["COMMAND", "MODEL", "End", "Line", "Server"]
@@ -46,10 +50,11 @@ COMMAND = (sys.executable, "-m", "vllm_ashutdown.cli")
 """What starts a server when ``serve`` and its options follow."""
 
 READY = "Application startup complete"
-"""uvicorn's word for it; the last thing before it opens the port."""
+"""uvicorn's word for it; each API server says it last before it opens the port."""
 
-READY_SECONDS = 240.0
-"""A start takes 25 s alone, and much longer beside others on few cores."""
+READY_SECONDS = 100.0
+"""For each process of vLLM's: a start takes 8 s for each on two cores that do nothing
+else, and much longer beside others."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -103,6 +108,12 @@ class Server:
         environment: On top of the caller's, whose own settings of the plugin are
             left out.
         command: What to start instead of `COMMAND`.
+        topology: Its shape, whose options come before the others.
+
+    Attributes:
+        address: Where it answers.
+        lines: What it has said so far.
+        signalled_at: The moment of each signal, on `time.monotonic`.
     """
 
     def __init__(
@@ -111,19 +122,17 @@ class Server:
         *options: str,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
+        topology: Topology = ONE,
     ) -> None:
-        self.port = resources.free_port()
-        self.url = f"http://{resources.HOST}:{self.port}"
+        self.topology = topology
         self.lines: list[Line] = []
         self.signalled_at: list[float] = []
         self.log_path = directory / "server.log"
         self.report_path = directory / "report.json"
-        self._arguments = [
-            *(*command, "serve", str(tiny_model()), "--served-model-name", MODEL),
-            *("--host", resources.HOST, "--port", str(self.port)),
-            *("--enforce-eager", "--worker-cls", pace.WORKER, *options),
-        ]
-        self._extra = dict(environment or {})
+        self._directory = directory
+        self._command = command
+        self._options = (*topology.options, *options)
+        self._extra = {**topology.environment, **(environment or {})}
         self._news = threading.Condition()
         self._over = False
         self._exited = threading.Event()
@@ -132,11 +141,12 @@ class Server:
     # -- starting --------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        # Short, since ZMQ's ipc sockets lie in it and their paths have a limit.
+        # Short, since sockets lie in it and their paths have a limit.
         self.temporary = Path(tempfile.mkdtemp(prefix="ash-"))
+        arguments = self._arguments()
         before = resources.memory_names()
         self.process = subprocess.Popen(
-            self._arguments,
+            arguments,
             env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -146,7 +156,7 @@ class Server:
             start_new_session=True,
         )
         self.watch = resources.Watch(
-            psutil.Process(self.process.pid), self.port, self.temporary, before
+            psutil.Process(self.process.pid), self.address.port, self.temporary, before
         )
         self.watch.start()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -158,6 +168,25 @@ class Server:
             self.close()
             raise
         return self
+
+    def _arguments(self) -> list[str]:
+        arguments = [
+            *(*self._command, "serve", str(tiny_model()), "--served-model-name", MODEL),
+            *("--enforce-eager", "--worker-cls", pace.WORKER, *self._options),
+        ]
+        self.address = Address(resources.free_port())
+        if self.topology.uds:
+            path = self.temporary / "http"
+            self.address = dataclasses.replace(self.address, uds=path)
+            return [*arguments, "--uds", str(path)]
+        if self.topology.tls:
+            made = Certificate.make(self._directory)
+            self.address = dataclasses.replace(
+                self.address, certificate=made.certificate
+            )
+            arguments += ["--ssl-keyfile", str(made.key)]
+            arguments += ["--ssl-certfile", str(made.certificate)]
+        return [*arguments, "--host", HOST, "--port", str(self.address.port)]
 
     def _environment(self) -> dict[str, str]:
         inherited = {
@@ -180,8 +209,9 @@ class Server:
         }
 
     def _until_ready(self) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        if not self.wait_for(READY, READY_SECONDS):
+        seconds = READY_SECONDS * self.topology.processes
+        deadline = time.monotonic() + seconds
+        if not self.wait_for(READY, seconds, self.topology.api_servers):
             raise RuntimeError(f"the server did not start:\n{self._tail()}")
         # That line is uvicorn's last before it listens; there is none after it.
         while self.get("/health")[0] != 200:
@@ -192,8 +222,7 @@ class Server:
 
     def get(self, path: str) -> tuple[int | None, str]:
         """Status and body of a GET; no status where nothing answers."""
-        connection = HTTPConnection(resources.HOST, self.port, timeout=30)
-        with closing(connection):
+        with closing(self.address.connection(30)) as connection:
             try:
                 connection.request("GET", path)
                 response = connection.getresponse()
@@ -231,25 +260,20 @@ class Server:
             self._over = True
             self._news.notify_all()
 
-    def wait_for(self, text: str, seconds: float) -> Line | None:
-        """The first line of the log with `text` in it; None if none comes."""
+    def wait_for(self, text: str, seconds: float, count: int = 1) -> Line | None:
+        """The `count`-th line of the log with `text` in it; None if none comes."""
         seen = 0
+        found: list[Line] = []
 
-        def found() -> Line | None:
+        def settled() -> bool:
             nonlocal seen
             new, seen = self.lines[seen:], len(self.lines)
-            return next((line for line in new if text in line.text), None)
+            found.extend(line for line in new if text in line.text)
+            return len(found) >= count or self._over
 
-        line = None
         with self._news:
-
-            def settled() -> bool:
-                nonlocal line
-                line = found()
-                return line is not None or self._over
-
             self._news.wait_for(settled, seconds)
-        return line
+        return found[count - 1] if len(found) >= count else None
 
     @property
     def log(self) -> str:
@@ -265,12 +289,50 @@ class Server:
 
     # -- stopping --------------------------------------------------------------
 
+    def processes_by_kind(self) -> dict[str, list[psutil.Process]]:
+        """Its living processes: as `Topology.kinds`, ``resource_tracker``, ``other``.
+
+        The top process is the API server itself where there is just one.
+        """
+        self.watch.look()
+        top = "launcher" if "launcher" in self.topology.kinds else "APIServer"
+        found: dict[str, list[psutil.Process]] = {}
+        for process in filter(resources.is_alive, self.watch.processes):
+            is_top = process.pid == self.process.pid
+            kind = top if is_top else resources.kind_of(process)
+            found.setdefault(kind, []).append(process)
+        return found
+
     def signal(self, number: Signals) -> float:
         """Signals the top process; gives the moment, on `time.monotonic`."""
         at = time.monotonic()
         self.process.send_signal(number)
         self.signalled_at.append(at)
         return at
+
+    def signal_group(self, number: Signals) -> float:
+        """Signals all of its processes at once, as a terminal's Ctrl-C does."""
+        at = time.monotonic()
+        os.killpg(self.process.pid, number)
+        self.signalled_at.append(at)
+        return at
+
+    def signal_process(self, process: psutil.Process, number: Signals) -> float:
+        """Signals one of its processes; gives the moment."""
+        at = time.monotonic()
+        process.send_signal(number)
+        self.signalled_at.append(at)
+        return at
+
+    def gone_within(self, seconds: float) -> tuple[float, list[str]]:
+        """Waits until every process that was seen has ended; ask at once.
+
+        Returns:
+            The seconds from the last signal to the end of the last process that has
+            ended, and a line for each that still runs.
+        """
+        gone = self.watch.gone_within(seconds)
+        return gone.at - self.signalled_at[-1], gone.left
 
     def _reap(self) -> None:
         # Waits in the kernel. Popen.wait() with a timeout looks every 50 ms.

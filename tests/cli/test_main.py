@@ -69,8 +69,10 @@ def test_seams_as_json_is_for_programs():
     assert data["vllm"].startswith("0.")
     assert [one["name"] for one in data["seams"]] == [seam.name for seam in SEAMS]
     for one in data["seams"]:
-        assert one["state"] == "laid", one
-        assert one["reason"] == ""
+        if one["state"] != "laid":  # an extra of vLLM's that is not installed
+            assert (one["state"], one["reason"][:9]) == ("waiting", "not here:"), one
+        else:
+            assert one["reason"] == ""
         assert one["how"] in ("add", "wrap", "replace")
         assert one["why"]
         assert one["until"]

@@ -28,7 +28,7 @@ def test_everything_in_flight_ends_typed_and_retryable(
     serve: Callable[..., Server], figure: Callable[[str, float], None]
 ) -> None:
     server = serve("--shutdown-timeout", "0")
-    with Clients(server.url) as clients:
+    with Clients(server.address) as clients:
         groups = _calls(clients)
         with clients.in_flight(*chain(*groups)) as answers:
             raw_streamed, streamed, raw_whole, whole = _split(answers, groups)

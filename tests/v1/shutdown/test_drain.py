@@ -32,7 +32,7 @@ def test_streams_run_to_their_end_and_late_requests_are_refused(
     serve: Callable[..., Server], figure: Callable[[str, float], None]
 ) -> None:
     server = serve("--shutdown-timeout", "30")
-    with Clients(server.url) as clients:
+    with Clients(server.address) as clients:
         calls = [
             clients.raw_stream(COMPLETIONS, start=100 * number, tokens=TOKENS)
             for number in range(STREAMS)

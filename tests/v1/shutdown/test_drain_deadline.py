@@ -27,7 +27,7 @@ def test_streams_that_outlast_the_drain_are_told_at_its_deadline(
     server = serve("--shutdown-timeout", str(DRAIN_SECONDS))
     starts = range(0, 100 * STREAMS, 100)
     with (
-        Clients(server.url) as clients,
+        Clients(server.address) as clients,
         clients.flowing(
             *(clients.raw_stream("/v1/completions", start=start) for start in starts)
         ) as answers,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-import psutil
 import pytest
 
 from tests import resources
 from tests.clients import TYPED, Answer, Clients
 from tests.server import Server
 from tests.tiny_model import counts
+from tests.v1.shutdown.bystander import WITH_A_BYSTANDER, bystander_of
 from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase
 
@@ -23,8 +21,6 @@ pytestmark = pytest.mark.real
 STREAMS = 8
 ABORT_SECONDS = 2.0
 KILL_SECONDS = 2.0
-
-WITH_A_CHILD = Path(__file__).with_name("serve_with_a_child.py")
 
 
 def test_the_second_signal_aborts(
@@ -56,11 +52,9 @@ def test_the_second_signal_aborts(
 def test_the_third_signal_kills_a_core_that_cannot_leave(
     serve: Callable[..., Server], figure: Callable[[str, float], None]
 ) -> None:
-    server = serve(
-        "--shutdown-timeout", "30", command=(sys.executable, str(WITH_A_CHILD))
-    )
-    bystander = _bystander(server)
-    core = _core(server)
+    server = serve("--shutdown-timeout", "30", command=WITH_A_BYSTANDER)
+    bystander = bystander_of(server)
+    (core,) = server.processes_by_kind()["EngineCore"]
     with _long_streams(server) as answers:
         core.suspend()
         server.signal(signal.SIGTERM)
@@ -100,7 +94,7 @@ def test_the_third_signal_kills_a_core_that_cannot_leave(
 def _long_streams(server: Server) -> Iterator[list[Answer]]:
     starts = range(0, 100 * STREAMS, 100)
     with (
-        Clients(server.url) as clients,
+        Clients(server.address) as clients,
         clients.flowing(
             *(clients.raw_stream("/v1/completions", start=start) for start in starts)
         ) as answers,
@@ -113,22 +107,3 @@ def _draining(server: Server, answers: list[Answer]) -> None:
     assert server.wait_for("requests in flight", 5)
     assert server.get("/health")[0] == 503
     assert not any(answer.over.is_set() for answer in answers)
-
-
-def _core(server: Server) -> psutil.Process:
-    """The engine core: vLLM's child that has a child of its own, the worker."""
-    (core,) = [
-        child
-        for child in psutil.Process(server.process.pid).children()
-        if child.children()
-    ]
-    return core
-
-
-def _bystander(server: Server) -> psutil.Process:
-    """The child that is no part of vLLM; it must not count as left over."""
-    line = server.wait_for("bystander", 5)
-    assert line is not None
-    pid = int(line.text.rpartition(" ")[2])
-    server.watch.disown(pid)
-    return psutil.Process(pid)

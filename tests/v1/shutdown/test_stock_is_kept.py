@@ -52,7 +52,7 @@ def test_over_an_unknown_vllm_each_seam_that_does_not_fit_is_named_once(
 
 def _serves_and_stops(server: Server) -> End:
     with (
-        Clients(server.url) as clients,
+        Clients(server.address) as clients,
         clients.in_flight(clients.raw_stream("/v1/completions", tokens=5)) as answers,
     ):
         pass

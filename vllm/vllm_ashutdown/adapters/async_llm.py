@@ -92,6 +92,7 @@ class AsyncLLMStop:
         self.completed: int | None = None
         self.before: Look | None = None
         self.made: dict[str, str] = {}
+        self.struck: set[int] = set()
         self.core = OnceInThread("vllm-ashutdown-core", self._stop_core)
         self.front = OnceInThread("vllm-ashutdown-release", self._release_front)
         self.context = OnceInThread("vllm-ashutdown-zmq", self._close_context)
@@ -116,7 +117,7 @@ class AsyncLLMStop:
     def raised(self, mode: Mode) -> None:
         """What must happen at once when the stop is raised."""
         if mode is Mode.KILL and self.client is not None:
-            core_client.kill(self.client)
+            core_client.kill(self.client, self.struck)
 
     # -- the steps, in the order ----------------------------------------------
 
@@ -221,7 +222,7 @@ class AsyncLLMStop:
         # Whatever mode it has by now: kill gives no time.
         grace = 0.0 if self.stop.mode is Mode.KILL else seconds
         self.before = look(self._owned(), probes=ROWS)
-        ends = core_client.stop(self.client, grace)
+        ends = core_client.stop(self.client, grace, self.struck)
         self.stop.processes.extend(ends)
         return ", ".join(map(str, ends)) or None
 

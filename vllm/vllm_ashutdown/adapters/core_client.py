@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from ..core.report import ProcessEnd
@@ -105,12 +105,13 @@ def refuse_calls(client: Any, make_error: Callable[[], Exception]) -> None:
     client.ensure_alive = refuse
 
 
-def stop(client: Any, seconds: float) -> list[ProcessEnd]:
+def stop(client: Any, seconds: float, struck: Collection[int] = ()) -> list[ProcessEnd]:
     """Asks the core's processes to leave, waits, and kills what is left. Blocks.
 
     Args:
         client: vLLM's ``MPClient``.
         seconds: What they get to leave by themselves.
+        struck: The pids of those that :func:`kill` ends.
     """
     resources = getattr(client, "resources", None)
     manager = getattr(resources, "engine_manager", None)
@@ -119,10 +120,10 @@ def stop(client: Any, seconds: float) -> list[ProcessEnd]:
     if manager is not None:
         take_over(manager)
     until = time.monotonic() + seconds
-    ends = end(processes(client), seconds)
+    ends = end(processes(client), seconds, struck=struck)
     # Behind the cores: they talk to it until their last word.
     left = max(0.0, until - time.monotonic())
-    ends += end(coordinators(client), max(left, COORDINATOR_SECONDS))
+    ends += end(coordinators(client), max(left, COORDINATOR_SECONDS), struck=struck)
     client.shutdown(timeout=0)
     return ends
 
@@ -141,9 +142,14 @@ def take_over(manager: Any) -> None:
         finalizer.detach()
 
 
-def kill(client: Any) -> None:
-    """Ends the core's processes and their workers at once. Does not wait."""
-    strike(began(client))
+def kill(client: Any, struck: set[int]) -> None:
+    """Ends the core's processes and their workers at once. Does not wait.
+
+    Args:
+        client: vLLM's ``MPClient``.
+        struck: Where their pids are noted, for :func:`stop` to tell.
+    """
+    strike(began(client), struck)
 
 
 def io_tasks(client: Any) -> list[asyncio.Task[Any]]:

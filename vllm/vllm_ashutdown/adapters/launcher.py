@@ -168,9 +168,12 @@ class _Server:
             if here is not None:
                 record = here.record(process.pid)
                 record.decide = self._decide
-                record.on_gone = functools.partial(
+                died = functools.partial(
                     self._soon, self._died, f"{process.name} (pid {process.pid})"
                 )
+                record.on_gone = died
+                if record.gone.is_set():  # before anyone was there to hear of it
+                    died()
         handler = getattr(self.engine, "output_handler", None)
         if handler is not None:
             handler.add_done_callback(self._handler_over)

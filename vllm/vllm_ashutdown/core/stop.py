@@ -260,6 +260,11 @@ class Stop:
             if not self.outcome.done():
                 self.outcome.set_result(report)
 
+    def drained(self) -> None:
+        """Gives up what the drain did not need: it is nobody's."""
+        with self._lock:
+            self.budget = self.budget.without_drain()
+
     def cannot_drain(self) -> None:
         """Notes that no loop turns, so that requests cannot run on."""
         with self._lock:

@@ -98,17 +98,21 @@ def kill(processes: Sequence[Any]) -> set[int]:
     return killed
 
 
-def strike(processes: Iterable[Any]) -> set[int]:
+def strike(processes: Iterable[Any], killed: set[int] | None = None) -> set[int]:
     """Kills like :func:`kill`, and does not wait for anything.
 
     Nothing else: a program that someone has begun from there is not ours.
+
+    Args:
+        processes: Of ``multiprocessing``.
+        killed: Where to note the pids; another thread may see the end at once.
     """
-    killed = set()
+    killed = set() if killed is None else killed
     for process in processes:
         if process.exitcode is None:
             # Its handle pins the identity: a pid is not reused before it is reaped.
-            process.kill()
             killed.add(process.pid)
+            process.kill()
         killed |= {one.pid for one in below(process) if kill_member(one)}
     return killed
 

@@ -78,7 +78,7 @@ class TreeStop:
 
     def _raised(self, mode: Mode) -> None:
         if mode is Mode.KILL:
-            self._killed |= strike(self._tree.processes)
+            strike(self._tree.processes, self._killed)
         else:
             self._tell()
         os.write(self._waker, b"!")  # the deadline has moved
@@ -90,7 +90,7 @@ class TreeStop:
             self._tell()
             self._until_servers_are_gone()
             stop.records += merged_phases(self._reports, _IN_SERVERS)
-            stop.budget = stop.budget.without_drain()
+            stop.drained()
             stop.requests = merged_requests(self._reports)
             http = merged_phases(self._reports, [Phase.HTTP])
             stop.do(Phase.CORE, self._stop_cores)
