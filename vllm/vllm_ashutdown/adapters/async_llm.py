@@ -168,7 +168,7 @@ class AsyncLLMStop:
         # was none, behind the back of the phase that ends it.
         self.engine._run_output_handler = _no_handler
         if core_died:
-            self._ended(output_processor.forget_requests(self.processor))
+            output_processor.forget_requests(self.processor)
         else:
             output_processor.end_inputs(self.state.inputs)
             yield from output_processor.end_requests(

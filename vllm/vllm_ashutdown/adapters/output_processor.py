@@ -91,18 +91,13 @@ def end_inputs(queues: Iterable[Any]) -> None:
             queue.put(shutdown_error(ENDED))
 
 
-def forget_requests(processor: Any) -> int:
+def forget_requests(processor: Any) -> None:
     """Drops what is left in the map of an engine whose core died unasked.
 
     Its output handler has given the error to each of them, or ``add_request``
     does; a second one would be one too many.
-
-    Returns:
-        How many there were.
     """
-    count = len(processor.request_states)
     processor.request_states.clear()
-    return count
 
 
 def _end(processor: Any, state: Any) -> list[str]:

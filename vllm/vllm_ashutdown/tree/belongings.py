@@ -18,9 +18,13 @@ logger = logging.getLogger("vllm.ashutdown")
 _THE_HOSTS = ("threads", "process groups")
 """Rows that are shown and not judged: a program has its own, and other engines."""
 
+_TOO_MANY = ("descriptors",)
+"""A server has one for each client: that is for those who look for growth."""
+
 ROWS = tuple(
     replace(probe, must_go=probe.must_go and probe.row not in _THE_HOSTS)
     for probe in PROBES
+    if probe.row not in _TOO_MANY
 )
 """The inventory of an instance whose work is done in processes of its own."""
 
