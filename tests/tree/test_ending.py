@@ -61,7 +61,7 @@ def test_the_willing_leave_with_success_and_in_no_time(begin, bystander):
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "deaf"])
 def test_the_unwilling_are_killed_when_their_time_is_out(
-    begin, bystander, log, stopped
+    begin, bystander, log, capfd, stopped
 ):
     kid = begin(targets.deaf)
     willing = begin(targets.echo)
@@ -76,6 +76,8 @@ def test_the_unwilling_are_killed_when_their_time_is_out(
     ]
     assert f"deaf (pid {kid.pid}) did not leave in time: SIGKILL" in log.text
     assert "echo" not in log.text
+    # Who still could has written down what it was at; the willing were not asked.
+    assert capfd.readouterr().err.count("Current thread 0x") == int(not stopped)
 
 
 def test_with_the_killed_goes_what_it_told_of(ear, method, begin, bystander):

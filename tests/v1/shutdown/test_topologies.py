@@ -50,7 +50,7 @@ TOKENS = tokens_for(2)
 ABORT_SECONDS, LARGE_ABORT_SECONDS = 2.5, 5.0
 
 
-@topologies("tp2", "dp2_api2", "uds")
+@topologies("tp2", "api2", "uds")
 def test_an_abort_ends_every_stream_and_every_process(
     serve: Callable[..., Server],
     figure: Callable[[str, float], None],
@@ -83,7 +83,7 @@ def test_an_abort_ends_every_stream_and_every_process(
     assert report.requests.aborted == len(answers)
 
 
-@topologies("api2", "tls")
+@topologies("api2")
 def test_a_drain_lets_every_stream_come_to_its_end(
     serve: Callable[..., Server],
     figure: Callable[[str, float], None],

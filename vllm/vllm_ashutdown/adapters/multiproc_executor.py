@@ -155,7 +155,7 @@ def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
     if left_over and more:
         ask(left_over, more)
         left_over = alive_after(left_over, more)
-    killed = kill_processes(left_over)
+    killed = kill_processes(left_over, tell=True)
     if tie is not None:
         for process in worker_procs:
             end = ProcessEnd(

@@ -8,10 +8,12 @@ on until its parent tells it to stop. Then it does what vLLM has it do on a sign
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -204,6 +206,10 @@ class Child:
                 self._act_on(signal.SIGTERM)
         elif message.get("do") == "as stock":
             self._act_on(int(message["signal"]))
+        elif message.get("do") == "tell where":
+            # Before it is killed for not leaving: what each of its threads is at.
+            faulthandler.dump_traceback(sys.__stderr__ or 2)
+            self.send({"is": "told where"})
 
     def _act_on(self, number: int) -> None:
         # On the main thread, as vLLM has written its handlers for. And once: in stock

@@ -42,7 +42,7 @@ def end(
     """
     running = [process for process in processes if process.exitcode is None]
     ask(running, seconds, drain)
-    killed = kill(alive_after(running, seconds)).union(struck)
+    killed = kill(alive_after(running, seconds), tell=seconds > 0).union(struck)
     for process in processes:
         killed |= outlived(process)
     # Also by another thread, if the stop was raised to kill meanwhile.
@@ -79,8 +79,13 @@ def reap(process: Any) -> None:
         process.join(REAP_SECONDS)
 
 
-def kill(processes: Sequence[Any]) -> set[int]:
+def kill(processes: Sequence[Any], *, tell: bool = False) -> set[int]:
     """Kills ``processes`` and what they told of below them, and waits for the end.
+
+    Args:
+        processes: Of ``multiprocessing``.
+        tell: Whether each is to write down first what its threads are at: nobody can
+            ask them afterwards.
 
     Returns:
         The pids of those that were killed.
@@ -89,6 +94,8 @@ def kill(processes: Sequence[Any]) -> set[int]:
         return set()
     names = [f"{process.name} (pid {process.pid})" for process in processes]
     logger.warning("[shutdown] %s did not leave in time: SIGKILL", ", ".join(names))
+    if tell:
+        ask_where(processes)
     members = [one for process in processes for one in below(process)]
     killed = strike(processes)
     until = time.monotonic() + REAP_SECONDS
@@ -96,6 +103,16 @@ def kill(processes: Sequence[Any]) -> set[int]:
     for member in members:
         member.gone_within(until - time.monotonic())
     return killed
+
+
+def ask_where(processes: Iterable[Any]) -> None:
+    """Has each of ``processes`` write down what its threads are at. Waits a moment."""
+    here = home()
+    until = time.monotonic() + LAST_WORDS_SECONDS
+    told = [here.ask_where(process.pid) for process in processes if here is not None]
+    for one in told:
+        if one is not None:
+            one.wait(max(0.0, until - time.monotonic()))
 
 
 def strike(processes: Iterable[Any], killed: set[int] | None = None) -> set[int]:

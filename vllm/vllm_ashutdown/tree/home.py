@@ -55,6 +55,7 @@ class Record:
         ended: What it told of how those ended.
         made: What it and those below it made under a name that others see: kind, path.
         said: Everything else that it said, for whoever began it.
+        told_where: Set when it has written down what its threads are at.
         gone: Set when its end of the connection is closed.
     """
 
@@ -67,6 +68,7 @@ class Record:
     made: dict[str, str] = field(default_factory=dict)
     said: list[Message] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
+    told_where: threading.Event = field(default_factory=threading.Event)
     decide: Decide | None = None
     on_gone: Callable[[], None] | None = None
     stop: Message | None = None
@@ -152,6 +154,18 @@ class Home:
             record.wanted = True
             talk = record.talk
         return talk is not None and send(talk, {"do": "stop"} | (record.stop or {}))
+
+    def ask_where(self, pid: int) -> threading.Event | None:
+        """Has child ``pid`` write to stderr what each of its threads is at.
+
+        Returns:
+            What is set when it has; ``None`` if it is not there to be asked.
+        """
+        record = self.record(pid)
+        with self._lock:
+            talk = record.talk
+        asked = talk is not None and send(talk, {"do": "tell where"})
+        return record.told_where if asked else None
 
     def allow(self, pid: int, **stop: Any) -> None:
         """Notes what child ``pid`` is told along with the word to stop."""
@@ -265,6 +279,8 @@ class Home:
                 up.send(message)
         elif kind == "ended":
             record.ended.append(message)
+        elif kind == "told where":
+            record.told_where.set()
         elif kind is None:
             raise ValueError("that is no message")
         else:
