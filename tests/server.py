@@ -109,6 +109,7 @@ class Server:
             left out.
         command: What to start instead of `COMMAND`.
         topology: Its shape, whose options come before the others.
+        port: Where it listens; one that is free, if not given.
 
     Attributes:
         address: Where it answers.
@@ -123,8 +124,10 @@ class Server:
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
         topology: Topology = ONE,
+        port: int | None = None,
     ) -> None:
         self.topology = topology
+        self._port = port
         self.lines: list[Line] = []
         self.signalled_at: list[float] = []
         self.log_path = directory / "server.log"
@@ -174,7 +177,7 @@ class Server:
             *(*self._command, "serve", str(tiny_model()), "--served-model-name", MODEL),
             *("--enforce-eager", "--worker-cls", pace.WORKER, *self._options),
         ]
-        self.address = Address(resources.free_port())
+        self.address = Address(self._port or resources.free_port())
         if self.topology.uds:
             path = self.temporary / "http"
             self.address = dataclasses.replace(self.address, uds=path)
