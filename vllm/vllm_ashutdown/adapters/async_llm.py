@@ -33,6 +33,7 @@ from ..core.trigger import Trigger
 from ..errors import DIED, ENDED, REFUSED, EngineShutdownError
 from ..inventory import Look, Owned, compare, leftovers, look
 from ..tree.belongings import ROWS, made_by, owned_by, release_for
+from ..tree.ending import ends_of
 from ..tree.home import home
 from ..tree.member import Member
 from . import core_client, output_processor
@@ -283,6 +284,10 @@ class AsyncLLMStop:
         core_client.close_context(self.client)
 
     def audit(self) -> Detail:
+        named = {end.pid for end in self.stop.processes}
+        for process in core_client.began(self.client):
+            if process.pid not in named:  # who stops it has not come to its end
+                self.stop.processes.extend(ends_of(process, self.struck))
         found = [
             f"process {process.name} (pid {process.pid}) is alive"
             for process in core_client.began(self.client)

@@ -31,8 +31,8 @@ from .phase import Phase
 from .stop import Detail, Stop
 from .trigger import Trigger
 
-CORE_KILL_SHARE = 0.1
-"""Of the core's time: kept back to kill and reap what did not leave by itself."""
+CORE_KILL_SHARE = 0.25
+"""Of the core's time: kept back to ask, kill and reap what did not leave by itself."""
 
 
 class Stoppable(Protocol):
