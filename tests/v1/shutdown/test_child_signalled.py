@@ -16,7 +16,7 @@ from vllm_ashutdown.core.mode import Mode
 pytestmark = pytest.mark.real
 
 STREAMS = 8
-TOKENS = tokens_for(2)
+TOKENS = tokens_for(4)
 
 
 @pytest.mark.parametrize("kind", ["EngineCore", "Worker"])

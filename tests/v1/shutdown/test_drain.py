@@ -19,9 +19,9 @@ pytestmark = pytest.mark.real
 
 COMPLETIONS = "/v1/completions"
 STREAMS = 8
-# Two seconds at the least, and about twice that with what the model computes: the
+# Four seconds at the least, and about twice that with what the model computes: the
 # drain must outlast what is asked of the server meanwhile.
-TOKENS = tokens_for(2)
+TOKENS = tokens_for(4)
 
 # Promised are 50 ms and 0.3 s; here clients, server and test share the machine.
 UNHEALTHY_SECONDS = 0.25

@@ -17,7 +17,7 @@ from vllm_ashutdown.core.mode import Mode
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 STREAMS = 8
-TOKENS = tokens_for(2)
+TOKENS = tokens_for(4)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def topologies(*each_time: str) -> pytest.MarkDecorator:
 
 STREAMS = 8
 STARTS = range(0, 100 * STREAMS, 100)
-TOKENS = tokens_for(2)
+TOKENS = tokens_for(4)
 
 # Promised are 1 s, and 2 s for more processes; here clients, server and test share
 # the machine.
