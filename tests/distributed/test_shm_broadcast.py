@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -115,3 +116,34 @@ def test_the_fast_exit_takes_the_name_of_one_that_nobody_has_read():
     code, lines, complaints = run(f"{TWO_ENDS}fast_exit(0)")
     assert (code, complaints) == (0, "")
     assert not Path(lines[0]).exists()
+
+
+class Wake:
+    """The reader's way to be woken; notes whether two threads were in it at once."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.met = False
+        self._inside = threading.Lock()
+        self._both = threading.Barrier(2)
+
+    def cancel(self) -> None:
+        self.calls += 1
+        self.met |= not self._inside.acquire(blocking=False)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self._both.wait(0.2)  # for the other one, which must not come
+        if not self.met:
+            self._inside.release()
+
+
+def test_two_threads_never_wake_a_reader_at_once():
+    queue = MessageQueue.__new__(MessageQueue)
+    queue._spin_condition = wake = Wake()
+    threads = [threading.Thread(target=queue.shutdown) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert queue.shutting_down
+    assert wake.calls == 2, "each may find the reader in a wait of its own"
+    assert not wake.met

@@ -9,6 +9,7 @@ and from then on no way to end can leave it behind.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -47,3 +48,20 @@ def make_wait_until_ready(original: Callable[..., None]) -> Callable[..., None]:
             )
 
     return wait_until_ready
+
+
+def make_shutdown(original: Callable[..., None]) -> Callable[..., None]:
+    """``MessageQueue.shutdown``, which two threads of a worker call as it leaves.
+
+    The one that watches the core wakes the main thread by a flag and then by a message
+    on a socket; the main thread may see the flag first, and on its way out sends on
+    the same socket. ZMQ's sockets are for one thread at a time.
+    """
+
+    @functools.wraps(original)
+    def shutdown(self: Any) -> None:
+        # Made here and not with the queue, which may have been made before us.
+        with vars(self).setdefault("_ashutdown_lock", threading.Lock()):
+            original(self)
+
+    return shutdown

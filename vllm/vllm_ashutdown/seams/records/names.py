@@ -92,6 +92,17 @@ NAMES: tuple[Seam, ...] = (
         needs=("ShmRingBuffer.__init__",),
     ),
     Seam(
+        name="MessageQueue.shutdown",
+        targets=(f"{_COMMUNICATORS}.shm_broadcast:MessageQueue.shutdown",),
+        how=How.WRAP,
+        make=f"{_OURS}.shm_broadcast:make_shutdown",
+        why="Two threads of a worker that leaves call it at once, and send on one ZMQ "
+        "socket, which is for one thread at a time.",
+        reference="vllm#28053",
+        until="vLLM cancels a queue's wait from one thread, or under a lock",
+        guard=Guard(parameters=("self",), reads=("shutting_down", "cancel")),
+    ),
+    Seam(
         name="ShmTensorArena.__init__",
         targets=(f"{_COMMUNICATORS}.shm_tensor_arena:ShmTensorArena.__init__",),
         how=How.WRAP,
