@@ -113,6 +113,7 @@ class Server:
 
     Attributes:
         address: Where it answers.
+        brake: What slows its model down.
         lines: What it has said so far.
         signalled_at: The moment of each signal, on `time.monotonic`.
     """
@@ -132,6 +133,7 @@ class Server:
         self.signalled_at: list[float] = []
         self.log_path = directory / "server.log"
         self.report_path = directory / "report.json"
+        self.brake = pace.Brake(directory / "brake")
         self._directory = directory
         self._command = command
         self._options = (*topology.options, *options)
@@ -204,6 +206,7 @@ class Server:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(self.temporary),
+            pace.BRAKE: str(self.brake.path),
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -378,6 +381,7 @@ class Server:
 
     def close(self) -> None:
         """Ends what still runs and removes the temporary files."""
+        self.brake.release()
         self.watch.stop()
         resources.kill(filter(resources.is_alive, self.watch.processes))
         self._reader.join(2)

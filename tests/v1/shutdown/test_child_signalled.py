@@ -16,7 +16,7 @@ from vllm_ashutdown.core.mode import Mode
 pytestmark = pytest.mark.real
 
 STREAMS = 8
-TOKENS = tokens_for(4)
+TOKENS = tokens_for(2)
 
 
 @pytest.mark.parametrize("kind", ["EngineCore", "Worker"])
@@ -30,8 +30,10 @@ def test_the_server_drains_and_says_who_was_signalled(
             clients.raw_stream("/v1/completions", start=100 * at, tokens=TOKENS)
             for at in range(STREAMS)
         ]
+        server.brake.pull()
         with clients.flowing(*calls) as answers:
             server.signal_process(child, signal.SIGTERM)
+            server.brake.release()
             end = server.wait(45)
 
     assert [answer.end for answer in answers] == [WHOLE] * STREAMS

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.real
 
 COMPLETIONS = "/v1/completions"
 STREAMS = 8
-# Four seconds at the least, and about twice that with what the model computes: the
-# drain must outlast what is asked of the server meanwhile.
-TOKENS = tokens_for(4)
+# Two seconds at the least, and about twice that with what the model computes: the
+# brake makes the drain outlast what is asked of the server meanwhile.
+TOKENS = tokens_for(2)
 
 # Promised are 50 ms and 0.3 s; here clients, server and test share the machine.
 UNHEALTHY_SECONDS = 0.25
@@ -40,6 +40,7 @@ def test_streams_run_to_their_end_and_late_requests_are_refused(
         with clients.in_flight(*calls) as undisturbed:
             pass
 
+        server.brake.pull()
         unhealthy = clients.until_unhealthy()
         with clients.flowing(*calls) as answers:
             signalled = server.signal(signal.SIGTERM)
@@ -50,6 +51,7 @@ def test_streams_run_to_their_end_and_late_requests_are_refused(
                 pass
             statuses = [server.get(path)[0] for path in ("/health", "/metrics")]
             in_the_drain = not any(answer.over.is_set() for answer in answers)
+            server.brake.release()
             end = server.wait(60)
 
     last_byte_at = max(answer.last_byte_at for answer in answers)

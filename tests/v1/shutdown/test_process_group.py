@@ -17,7 +17,7 @@ from vllm_ashutdown.core.mode import Mode
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 STREAMS = 8
-TOKENS = tokens_for(4)
+TOKENS = tokens_for(2)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,10 @@ def test_streams_come_to_their_end_when_the_group_is_signalled(
             clients.raw_stream("/v1/completions", start=100 * at, tokens=TOKENS)
             for at in range(STREAMS)
         ]
+        server.brake.pull()
         with clients.flowing(*calls) as answers:
             server.signal_group(number)
+            server.brake.release()
             end = server.wait(45)
 
     assert [answer.end for answer in answers] == [WHOLE] * STREAMS

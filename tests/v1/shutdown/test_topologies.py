@@ -43,7 +43,7 @@ def topologies(*each_time: str) -> pytest.MarkDecorator:
 
 STREAMS = 8
 STARTS = range(0, 100 * STREAMS, 100)
-TOKENS = tokens_for(4)
+TOKENS = tokens_for(2)
 
 # Promised are 1 s, and 2 s for more processes; here clients, server and test share
 # the machine.
@@ -95,8 +95,10 @@ def test_a_drain_lets_every_stream_come_to_its_end(
             clients.raw_stream("/v1/completions", start=at, tokens=TOKENS)
             for at in STARTS
         ]
+        server.brake.pull()
         with clients.flowing(*calls) as answers:
             server.signal(signal.SIGTERM)
+            server.brake.release()
             end = server.wait(45)
 
     figure("from last byte to exit", end.at - max(one.last_byte_at for one in answers))
