@@ -298,7 +298,11 @@ def late(ear: Ear, processes: list[Any], method: str) -> Any:
     return late
 
 
-@pytest.mark.parametrize("term", ["ignored", "blocked"])
+@pytest.mark.parametrize(
+    # Blocked, it timed out once in a loaded run of all tests; why is not known yet.
+    "term",
+    ["ignored", pytest.param("blocked", marks=pytest.mark.matrix)],
+)
 def test_terminated_before_it_arrived_it_is_told_once(ear, late, term):
     process, at = late(term)
     targets.a_home().allow(process.pid, seconds=5.0)

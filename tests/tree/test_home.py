@@ -245,6 +245,7 @@ def test_adopted_twice_it_is_asked_once(fork, ear):
 # -- descriptors ---------------------------------------------------------------
 
 
+@pytest.mark.matrix  # what else runs in one long process has descriptors too
 def test_children_that_came_and_went_leave_no_descriptor(method, ear, processes):
     targets.fence()
     before = descriptors()

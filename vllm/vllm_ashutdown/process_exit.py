@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib.util
 import logging
 import multiprocessing
 import multiprocessing.util
@@ -112,6 +113,7 @@ def run_and_leave(main: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     An error is told as ``multiprocessing`` tells it, and leaves with its code 1.
     """
     will_leave_fast()
+    draw_bars_without_semaphore()
     try:
         main(*args, **kwargs)
     except SystemExit as error:
@@ -125,6 +127,17 @@ def run_and_leave(main: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         sys.stderr.write(f"Process {name}:\n{traceback.format_exc()}")
         fast_exit(1)
     fast_exit(0)
+
+
+def draw_bars_without_semaphore() -> None:
+    """Gives the progress bars of this process a lock of threads.
+
+    The one of their own is a named semaphore, which a process that is killed leaves.
+    """
+    if importlib.util.find_spec("tqdm") is not None:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+
+        tqdm.set_lock(threading.RLock())
 
 
 def exit_code(error: SystemExit) -> int:
