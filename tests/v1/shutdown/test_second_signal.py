@@ -63,7 +63,8 @@ def test_the_third_signal_kills_a_core_that_cannot_leave(
         # The streams do not need the core to be told.
         for answer in answers:
             assert answer.over.wait(5)
-        assert server.wait_for("send sigterm to process EngineCore", 5)
+        # HTTP closes beside the core, which is told by now.
+        assert server.wait_for("Application shutdown complete", 5)
         assert server.process.poll() is None
         third = server.signal(signal.SIGTERM)
         end = server.wait(15)
@@ -83,8 +84,8 @@ def test_the_third_signal_kills_a_core_that_cannot_leave(
 
     report = server.report
     assert (report.mode, report.final_mode) == (Mode.DRAIN, Mode.KILL)
-    assert [(one.pid, one.killed) for one in report.processes] == [(core.pid, True)]
-    assert "EngineCore" in report.processes[0].name
+    assert core.pid in {one.pid for one in report.processes}
+    assert all(one.killed for one in report.processes)
     assert not report.clean
     assert report.leftovers == ()
     assert report.requests.aborted == STREAMS

@@ -45,7 +45,8 @@ def test_over_an_unknown_vllm_each_seam_that_does_not_fit_is_named_once(
     assert not server.report_path.exists()
     skipped = Counter(re.findall(r"seam (\S+) skipped", server.log))
     altered = {"AsyncLLM.shutdown", "MultiprocExecutor._ensure_worker_termination"}
-    assert skipped == dict.fromkeys(_with_all_that_need(altered), 1)
+    of_grpc = {"VllmEngineServicer", "grpc"}  # whose module no HTTP server imports
+    assert skipped == dict.fromkeys(_with_all_that_need(altered) - of_grpc, 1)
     # Nothing of the plugin beyond that.
     assert all("seam" in line for line in _of_the_plugin(server))
 
