@@ -18,8 +18,9 @@ from tests import resources
 pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[3]
-# Promised is 1 s; here others use the machine.
-GONE_SECONDS = 2.5
+# Promised is 1 s; here others use the machine, and memory is given back one process
+# after the other: the kernel closes what a process has open only then.
+GONE_SECONDS = 5.0
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
