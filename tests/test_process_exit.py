@@ -68,3 +68,51 @@ def test_a_program_that_calls_the_command_goes_on_after_it():
         print("went on")
     """)
     assert done.stdout == "served\nwent on\n"
+
+
+def test_torch_leaves_its_operators_as_they_are_and_others_do_their_work():
+    done = run("""
+        import os, weakref
+        from types import FunctionType
+        from vllm_ashutdown.process_exit import fast_exit
+
+        def ends(what):
+            print(what)
+
+        torch = globals() | {"__name__": "torch.library"}
+        of_torch = FunctionType(ends.__code__, torch)
+        here = type("Here", (), {})()
+        for end, what in ((ends, "a file"), (of_torch, "an operator")):
+            weakref.finalize(here, end, what)
+        assert of_torch.__module__ == "torch.library"
+        fast_exit(0)
+    """)
+    assert (done.returncode, done.stdout) == (0, "a file\n"), done.stderr
+
+
+def test_the_last_word_is_that_it_leaves_behind_everything_else():
+    done = run("""
+        import atexit, multiprocessing
+        from vllm_ashutdown.process_exit import fast_exit
+        from vllm_ashutdown.tree.entry import Entry
+        from vllm_ashutdown.tree.home import Home, home, take_in
+
+        def child():
+            atexit.register(print, "hook")
+            fast_exit(3)
+
+        saw = []
+        home()
+        take = Home._take
+        def taken(here, record, words):
+            saw.append(words)
+            take(here, record, words)
+        Home._take = taken
+        process = multiprocessing.get_context("fork").Process(target=Entry(child))
+        process.start()
+        take_in([process])
+        process.join()
+        home().record(process.pid).gone.wait(10)
+        print(saw, home().record(process.pid).leaving)
+    """)
+    assert done.stdout == "[{'is': 'leaving', 'code': 3}] 3\n", done

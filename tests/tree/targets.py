@@ -19,11 +19,11 @@ from typing import Any
 from tests.tree.ear import Ear, Words, tell
 from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase, PhaseRecord
-from vllm_ashutdown.core.report import RequestCounts, ShutdownReport
+from vllm_ashutdown.core.report import ProcessEnd, RequestCounts, ShutdownReport
 from vllm_ashutdown.core.trigger import Trigger
 from vllm_ashutdown.tree import child, lifeline
 from vllm_ashutdown.tree.child import Child, Invitation
-from vllm_ashutdown.tree.ending import end
+from vllm_ashutdown.tree.ending import end, leaving, staying_after
 from vllm_ashutdown.tree.entry import Entry
 from vllm_ashutdown.tree.home import Home, home, take_in
 from vllm_ashutdown.tree.member import Member
@@ -183,12 +183,35 @@ def middle(ear: str, meet: str, method: str, *names: str) -> None:
     obey(ear, mine)
 
 
+def hasty(ear: str, meet: str, method: str) -> None:
+    """Leaves as soon as its child says that it leaves, which takes that one longer."""
+    kid = begin(method, lingering, ear)
+
+    def leave(number: int, frame: object) -> None:
+        assert staying_after([kid.process], 10.0) == []
+        one = ProcessEnd("lingering", kid.pid, leaving(kid.process))
+        a_tie().send({"is": "ended", "end": asdict(one)})
+        os._exit(0)
+
+    a_tie().means(signal.SIGTERM, leave)
+    mine = ready(meet)
+    tell(ear, "below", member=kid.member.plain(), at=kid.at)
+    obey(ear, mine)
+
+
 def above_middle(ear: str, meet: str, method: str) -> None:
     """Two levels below it."""
     kid = begin(method, middle, ear, method, "noting")
     mine = ready(meet)
     obey(ear, mine)
     kid.process.kill()
+
+
+def lingering(ear: str, meet: str) -> None:
+    """Says that it leaves, and then is longer at it than anyone would wait."""
+    mine = ready(meet)
+    a_tie().tell_leaving(5)
+    obey(ear, mine)
 
 
 def with_helper(ear: str, meet: str) -> None:

@@ -22,6 +22,8 @@ from vllm_ashutdown.tree.ending import (
     ends_of,
     kill,
     kill_member,
+    leaving,
+    staying_after,
     strike,
 )
 from vllm_ashutdown.tree.handle import handles, ready
@@ -260,6 +262,45 @@ def test_it_waits_for_all_and_names_who_stays(fork):
     assert alive_after([kid.process for kid in kids], SOON) == [kids[1].process]
     assert kids[0].process.exitcode == -signal.SIGKILL
     assert alive_after([], 10.0) == []
+
+
+def test_who_says_that_it_leaves_is_not_waited_for_by_one_who_leaves_too(begin):
+    kids = [begin(targets.lingering), begin(targets.deaf), begin(targets.echo)]
+    processes = [kid.process for kid in kids]
+    os.kill(kids[2].pid, signal.SIGKILL)
+    assert staying_after(processes, SOON) == processes[1:2]
+    assert [leaving(one) for one in processes] == [5, None, None]
+    assert processes[2].exitcode == -signal.SIGKILL
+    # Whoever stays waits to the end, and sees to it that there is one.
+    assert alive_after(processes[:1], SOON) == processes[:1]
+
+
+def test_its_word_ends_the_wait(fork, monkeypatch):
+    kids = [fork(targets.echo), fork(targets.echo)]
+    waits: list[float] = []
+
+    def wait(descriptors: Any, seconds: float) -> Any:
+        waits.append(seconds)
+        for kid in kids[len(waits) - 1 : len(waits)]:
+            # Said while it waits, one after the other, with a wait for each.
+            kid.say("send", message={"is": "leaving", "code": 0})
+        return ready(descriptors, seconds)
+
+    monkeypatch.setattr("vllm_ashutdown.tree.ending.ready", wait)
+    assert staying_after([kid.process for kid in kids], 20.0) == []
+    assert len(waits) == 2
+    assert waits[1] > 10
+
+
+def test_whom_its_parent_did_not_wait_for_is_waited_for_above(ear, method, begin):
+    kid = begin(targets.hasty, method)
+    below = below_of(ear)
+    ends = end([kid.process], 10.0)
+    assert not below.alive
+    assert ends == [
+        ProcessEnd("hasty", kid.pid, 0),
+        ProcessEnd("lingering", below.pid, 5),
+    ]
 
 
 def test_without_handles_it_waits_for_the_sentinel(fork, monkeypatch):

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -56,6 +57,38 @@ def test_a_zombie_does_not_live_but_has_a_start(sleeper):
     assert stat_of(sleeper.pid) == ("Z", member.start)
     assert not member.alive
     assert member.gone_within(0)
+
+
+MAIN_THREAD_ENDS = """
+import ctypes, os, sys, threading
+libc = ctypes.CDLL(None)
+libc.pthread_join.argtypes = [ctypes.c_ulong, ctypes.c_void_p]
+def rest():
+    libc.pthread_join(threading.main_thread().ident, None)
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+threading.Thread(target=rest).start()
+libc.pthread_exit(None)
+"""
+
+
+def test_it_lives_until_its_last_thread_is_over():
+    # A process that is killed is such a one for a moment, with all its memory.
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN_THREAD_ENDS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        member = Member.of(process.pid, "headless")
+        assert "State:\tZ" in Path(f"/proc/{process.pid}/status").read_text()
+        assert member.alive
+        assert not member.gone_within(0.05)
+        process.stdin.close()
+        assert member.gone_within(10)
 
 
 def test_nobody_is_gone():

@@ -12,12 +12,14 @@ import os
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from . import settings
 from .core.files import ledger
+from .tree import child
 
 
 def fast_exit(code: int) -> None:
@@ -26,13 +28,15 @@ def fast_exit(code: int) -> None:
     Taking apart an interpreter that has torch in it costs seconds and gives
     nothing back that the kernel does not take anyway. What others can see is
     released first: the files it owns, then the exit hooks (multiprocessing's
-    unlink its semaphores), then the streams.
+    unlink its semaphores), then the streams. The parent is told when that is done:
+    what is left is to give back memory, which takes the kernel longer than all else.
 
     Returns if the user has switched it off; then the slow way is the way.
     """
     if not settings.fast_exit():
         return
     ledger.remove_all()
+    leave_operators()
     if _is_forked():
         # What is registered here is the parent's, and a forked child of
         # multiprocessing leaves it alone: it would close the parent's files.
@@ -47,12 +51,27 @@ def fast_exit(code: int) -> None:
                 stream.flush()
             except (OSError, ValueError):
                 continue
+    tie = child.current()
+    if tie is not None:
+        tie.tell_leaving(code)
     os._exit(code)
 
 
 def _is_forked() -> bool:
     process = multiprocessing.current_process()
     return getattr(process, "_start_method", None) == "fork"
+
+
+def leave_operators() -> None:
+    """Leaves torch's table of operators to the process's end.
+
+    Each library of them unregisters its own at exit, one by one: a third of what
+    else such a process does on its way out.
+    """
+    registry = getattr(weakref.finalize, "_registry", {})
+    for finalizer, info in list(registry.items()):
+        if getattr(info.func, "__module__", None) == "torch.library":
+            finalizer.atexit = False
 
 
 COMMANDS = ("vllm", "vllm-ashutdown")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import multiprocessing.process
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from ..core.report import ProcessEnd
 from ..process_exit import leaves_fast, run_and_leave, stop_collecting
 from ..seams import installer
 from ..tree import child
-from ..tree.ending import alive_after, ask
+from ..tree.ending import alive_after, ask, leaving, staying_after
 from ..tree.ending import kill as kill_processes
 from ..tree.entry import Entry
 from ..tree.home import home, take_in
@@ -151,20 +152,28 @@ def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
         # tell them otherwise.
         grace, more = min(grace, ORPHANS_SECONDS), 0.0
     before = [process for process in worker_procs if process.exitcode is None]
-    left_over = alive_after(before, grace)
+    # Who is the whole of its process, and leaves it next, need not see their memory
+    # given back: its parent does.
+    waited = staying_after if tie is not None and leaves_fast() else alive_after
+    left_over = waited(before, grace)
     if left_over and more:
         ask(left_over, more)
-        left_over = alive_after(left_over, more)
+        left_over = waited(left_over, more)
     killed = kill_processes(left_over, tell=True)
     if tie is not None:
         for process in worker_procs:
-            end = ProcessEnd(
-                process.name,
-                process.pid,
-                process.exitcode,
-                process.pid in killed or process.exitcode == -signal.SIGKILL,
-            )
+            code = process.exitcode
+            if code is None:
+                code = leaving(process)
+                _wait_no_more(process)
+            was_killed = process.pid in killed or code == -signal.SIGKILL
+            end = ProcessEnd(process.name, process.pid, code, was_killed)
             tie.send({"is": "ended", "end": asdict(end)})
+
+
+def _wait_no_more(process: Any) -> None:
+    """Has ``multiprocessing`` not wait for ``process`` on its own way out."""
+    multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
 
 
 def make_signal(original: ModuleType) -> ModuleType:

@@ -172,6 +172,10 @@ class Child:
         """Tells the parent what was made here under a name that outlives it."""
         self.send({"is": "made", "kind": str(kind), "path": path})
 
+    def tell_leaving(self, code: int) -> None:
+        """Tells the parent that all is given back here but memory. The last word."""
+        self.send({"is": "leaving", "code": code})
+
     def _listen(self) -> None:
         while True:
             message = receive(self._talk)

@@ -72,6 +72,40 @@ def alive_after(processes: Iterable[Any], seconds: float) -> list[Any]:
         return list(running.values())
 
 
+def staying_after(processes: Iterable[Any], seconds: float) -> list[Any]:
+    """Waits until each of ``processes`` is over or has said that it leaves.
+
+    For a process that leaves too, and whose own parent waits for all of them: the
+    kernel takes back the memory of both at the same time then.
+
+    Returns:
+        Those that have done neither after ``seconds``.
+    """
+    here = home()
+    if here is None:
+        return alive_after(processes, seconds)
+    until = time.monotonic() + seconds
+    with handles(processes) as running, here.bell() as bell:
+        while True:
+            for handle, process in list(running.items()):
+                if leaving(process) is not None:
+                    del running[handle]
+            left = until - time.monotonic()
+            if not running or left <= 0:
+                return list(running.values())
+            for handle in ready([bell, *running], left):
+                if handle == bell:
+                    os.eventfd_read(bell)
+                else:
+                    reap(running.pop(handle))
+
+
+def leaving(process: Any) -> int | None:
+    """The exit code with which ``process`` said that it leaves, if it has."""
+    here = home()
+    return None if here is None else here.record(process.pid).leaving
+
+
 def reap(process: Any) -> None:
     """Takes the exit code of ``process``, which is over or as good as that."""
     # Joined, it would wait for whoever it has forked to close its sentinel as well.
@@ -201,7 +235,9 @@ def ends_of(process: Any, killed: set[int]) -> list[ProcessEnd]:
         one = ProcessEnd(**words["end"])
         told[one.pid] = one
     for member in list(record.below.values()):
-        if member.pid in told:
+        if member.pid in killed:
+            ends.append(ProcessEnd(member.name, member.pid, -signal.SIGKILL, True))
+        elif member.pid in told:
             ends.append(told[member.pid])
         elif process.exitcode != 0 or member.alive:
             # Its parent was gone before it could tell, and took it along.

@@ -19,7 +19,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,8 @@ class Record:
         said: Everything else that it said, for whoever began it.
         told_where: Set when it has written down what its threads are at.
         gone: Set when its end of the connection is closed.
+        leaving: The exit code with which it said that it leaves. By then everything
+            is given back but its memory, and that takes the kernel a while.
     """
 
     pid: int
@@ -69,6 +71,7 @@ class Record:
     said: list[Message] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
     told_where: threading.Event = field(default_factory=threading.Event)
+    leaving: int | None = None
     decide: Decide | None = None
     on_gone: Callable[[], None] | None = None
     stop: Message | None = None
@@ -93,6 +96,7 @@ class Home:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._records: dict[int, Record] = {}
         self._connections: set[socket.socket] = set()
+        self._bells: set[int] = set()
         self._lock = threading.RLock()
         self._watching = False
         self.thread: threading.Thread | None = None
@@ -170,6 +174,19 @@ class Home:
     def allow(self, pid: int, **stop: Any) -> None:
         """Notes what child ``pid`` is told along with the word to stop."""
         self.record(pid).stop = stop
+
+    @contextlib.contextmanager
+    def bell(self) -> Iterator[int]:
+        """A descriptor that is ready whenever some child has said that it leaves."""
+        bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        with self._lock:
+            self._bells.add(bell)
+        try:
+            yield bell
+        finally:
+            with self._lock:
+                self._bells.discard(bell)
+            os.close(bell)
 
     # -- listening -------------------------------------------------------------
 
@@ -281,6 +298,11 @@ class Home:
             record.ended.append(message)
         elif kind == "told where":
             record.told_where.set()
+        elif kind == "leaving":
+            record.leaving = int(message["code"])
+            with self._lock:
+                for bell in self._bells:
+                    os.eventfd_write(bell, 1)
         elif kind is None:
             raise ValueError("that is no message")
         else:

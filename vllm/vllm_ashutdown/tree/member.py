@@ -9,7 +9,7 @@ from typing import Any
 
 from .handle import ready
 
-_START_FIELD = 19
+_THREADS_FIELD, _START_FIELD = 17, 19
 """Of /proc/PID/stat, counted from behind the name, which may hold anything."""
 
 
@@ -58,7 +58,7 @@ class Member:
     def alive(self) -> bool:
         """Whether it runs. A zombie does not: all that it had is given back."""
         found = stat_of(self.pid)
-        return found is not None and found[0] != "Z" and found[1] == self.start
+        return found is not None and found[0] not in "ZX" and found[1] == self.start
 
     def gone_within(self, seconds: float) -> bool:
         """Whether it is over within ``seconds``; waits for that in the kernel."""
@@ -88,10 +88,15 @@ def start_of(pid: int) -> int:
 
 
 def stat_of(pid: int) -> tuple[str, int] | None:
-    """State and start time of ``pid``; ``None`` if there is no such process."""
+    """State and start time of ``pid``; ``None`` if there is no such process.
+
+    Its main thread may be a zombie before the others are over, which still hold all
+    that the process has: that is not its state.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[_START_FIELD])
+    state = "R" if fields[0] in "ZX" and int(fields[_THREADS_FIELD]) > 1 else fields[0]
+    return state, int(fields[_START_FIELD])
