@@ -27,7 +27,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from tests.stub_core import ENDLESS, StubCore, generate, make_engine
 from vllm_ashutdown import EngineShutdownError
-from vllm_ashutdown.adapters.async_llm import state_of
+from vllm_ashutdown.adapters.engine_state import state_of
 from vllm_ashutdown.seams import installer
 
 PATIENCE = 5.0

@@ -90,6 +90,18 @@ def test_torch_leaves_its_operators_as_they_are_and_others_do_their_work():
     assert (done.returncode, done.stdout) == (0, "a file\n"), done.stderr
 
 
+def test_what_is_done_at_last_is_done_behind_the_hooks():
+    done = run("""
+        import atexit, sys
+        from vllm_ashutdown.process_exit import at_last, fast_exit
+
+        at_last(lambda: print("at last", file=sys.stderr, flush=True))
+        atexit.register(print, "hook", file=sys.stderr, flush=True)
+        fast_exit(0)
+    """)
+    assert (done.returncode, done.stderr) == (0, "hook\nat last\n")
+
+
 def test_the_last_word_is_that_it_leaves_behind_everything_else():
     done = run("""
         import atexit, multiprocessing

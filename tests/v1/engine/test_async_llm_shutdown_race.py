@@ -32,7 +32,7 @@ from tests.stub_core import (
 )
 from vllm_ashutdown import EngineShutdownError, InvalidSettingError
 from vllm_ashutdown.adapters import core_client
-from vllm_ashutdown.adapters.async_llm import state_of
+from vllm_ashutdown.adapters.engine_state import state_of
 from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase
 from vllm_ashutdown.core.report import ShutdownReport

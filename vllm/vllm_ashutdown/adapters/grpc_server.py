@@ -23,7 +23,7 @@ from ..core.stop import Stop
 from ..core.trigger import Trigger
 from ..process_exit import leaves_fast
 from ..tree.child import SIGNALS
-from . import async_llm
+from . import async_llm_run
 from .launcher import HTTP_SECONDS
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -80,7 +80,7 @@ async def _stop(engine: Any, stop_server: Callable[..., Any], grace: Any) -> Non
         grace: What vLLM gives calls in flight. They get the stop's own budget.
     """
     loop = asyncio.get_running_loop()
-    stop = async_llm.start(engine, trigger=Trigger.call("the gRPC server's stop"))
+    stop = async_llm_run.start(engine, trigger=Trigger.call("the gRPC server's stop"))
     _raise_by_signals(loop, stop, stop_server)
     await stop.quiet()
     left = min(HTTP_SECONDS, stop.budget.remaining())

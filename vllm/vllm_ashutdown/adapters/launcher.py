@@ -33,7 +33,8 @@ from ..tree.child import SIGNALS
 from ..tree.home import home
 from ..tree.member import Member
 from ..tree.message import Message
-from . import async_llm, core_client
+from . import async_llm_run, core_client
+from .engine_state import announced, state_of
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -91,7 +92,7 @@ class _Server:
     def __init__(self, app: Any, engine: Any) -> None:
         self.app = app
         self.engine = engine
-        self.state = async_llm.state_of(engine)
+        self.state = state_of(engine)
         self.gate = Gate(self.state.tally, settings.retry_after_seconds())
         # Innermost, as Router(middleware=...) does it. The application's own
         # stack may be built by now, and around the router is where we belong.
@@ -122,7 +123,7 @@ class _Server:
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._listen()
         wished = self._loop.create_task(self._wished.wait())
-        with async_llm.announced(self.engine, self.gate.close), quieted():
+        with announced(self.engine, self.gate.close), quieted():
             try:
                 await asyncio.wait({task, wished}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
@@ -133,7 +134,7 @@ class _Server:
             if self._wish is None or task.done():
                 return await self._left_by_itself(task)
             wish = self._wish
-            stop = async_llm.start(
+            stop = async_llm_run.start(
                 self.engine, wish.drain, trigger=wish.trigger, teardown=wish.teardown
             )
             run = self._loop.create_task(stop.join())

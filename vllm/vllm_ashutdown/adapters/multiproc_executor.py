@@ -6,15 +6,16 @@ import functools
 import logging
 import multiprocessing.process
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
 from .. import register
 from ..core.files import Kind, ledger
+from ..core.memory import Span, give_back
 from ..core.report import ProcessEnd
-from ..process_exit import leaves_fast, run_and_leave, stop_collecting
+from ..process_exit import at_last, leaves_fast, run_and_leave, stop_collecting
 from ..seams import installer
 from ..tree import child
 from ..tree.ending import alive_after, ask, leaving, staying_after
@@ -87,8 +88,22 @@ def keep_model(worker: Any) -> None:
     """
     runner = getattr(getattr(worker.worker, "worker", None), "model_runner", None)
     if leaves_fast() and runner is not None:
+        caches = list(getattr(runner, "kv_caches", None) or ())
         _kept.append(dict(vars(runner)))
-        _kept.append(list(getattr(runner, "kv_caches", None) or ()))
+        _kept.append(caches)
+        at_last(functools.partial(give_back, list(_host_memory(caches))))
+
+
+def _host_memory(tensors: Iterable[Any]) -> Iterator[Span]:
+    """Where those of ``tensors`` lie that are in this machine's own memory."""
+    import torch
+
+    for tensor in tensors:
+        if isinstance(tensor, list | tuple):
+            yield from _host_memory(tensor)
+        elif isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
+            storage = tensor.untyped_storage()
+            yield storage.data_ptr(), storage.nbytes()
 
 
 def torch_is_initialized() -> bool:

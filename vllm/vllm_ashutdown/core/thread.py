@@ -70,6 +70,12 @@ class OnceInThread(Generic[T]):
             # out. Holding the loop is better than not stopping.
             self._run(future, seconds)
 
+    def start(self, seconds: float) -> None:
+        """Starts the call on its thread, if nobody has, and does not wait."""
+        future, mine = self._claim()
+        if mine:
+            self._start(future, seconds)
+
     async def result(self, seconds: float) -> T:
         """Starts the call on its thread, or joins it. Can be awaited anew."""
         future, mine = self._claim()
