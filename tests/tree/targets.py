@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -183,6 +184,13 @@ def middle(ear: str, meet: str, method: str, *names: str) -> None:
     obey(ear, mine)
 
 
+def lasting(ear: str, meet: str, method: str) -> None:
+    """Like one that the kernel takes long to end: it hangs on nobody."""
+    for line in a_tie()._lines:
+        fcntl.fcntl(line, fcntl.F_SETFL, 0)
+    middle(ear, meet, method, "echo")
+
+
 def hasty(ear: str, meet: str, method: str) -> None:
     """Leaves as soon as its child says that it leaves, which takes that one longer."""
     kid = begin(method, lingering, ear)
@@ -327,7 +335,7 @@ def a_report(refused: int) -> ShutdownReport:
 
 
 RUNS: dict[str, Run] = {
-    run.__name__: run for run in (echo, noting, deaf, stuck, middle, quick)
+    run.__name__: run for run in (echo, noting, deaf, stuck, middle, lasting, quick)
 }
 
 

@@ -98,6 +98,18 @@ def test_what_the_program_has_forked_holds_nobody_and_is_not_held(ear, method, p
     os.kill(helper.pid, signal.SIGKILL)
 
 
+def test_a_grandchild_does_not_wait_for_its_parent_to_be_over(ear, method, program):
+    head = program(targets.family, ear.address, method, (("lasting", method),))
+    (lasting,) = kids_of(ear, 1)
+    grandchild = Member.parse(ear.hear("below")["member"])
+    os.kill(lasting.pid, signal.SIGSTOP)
+    assert grandchild.alive
+    head.kill()
+    assert grandchild.gone_within(SECONDS)
+    assert lasting.member.alive
+    os.kill(lasting.pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_connection_that_is_cut_already_ends_at_once(ear, processes, program, cut):
     process = program(targets.hanging_on, ear.address, cut=cut)

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -45,11 +45,13 @@ class Invitation:
         address: Of the parent's socket; abstract, so it leaves no file.
         token: Tells children from strangers who have read the address.
         parent: The parent itself.
+        above: The same of the parent's own parent, and so on, up to the top.
     """
 
     address: str
     token: str
     parent: Member
+    above: Invitation | None = None
 
 
 @dataclass(slots=True)
@@ -79,12 +81,19 @@ class Allowance:
 class Child:
     """The child's end of what ties it to its parent."""
 
-    def __init__(self, member: Member, talk: socket.socket, line: socket.socket):
+    def __init__(
+        self,
+        member: Member,
+        invitation: Invitation,
+        talk: socket.socket,
+        lines: Sequence[socket.socket],
+    ) -> None:
         self.member = member
+        self.invitation = invitation
         self.allowance: Allowance | None = None
         self.told = threading.Event()
         self.pass_on: Callable[[Message], None] | None = None
-        self._talk, self._line = talk, line
+        self._talk, self._lines = talk, lines
         self._meanings: dict[int, Meaning] = {}
         self._before: dict[int, Any] = {}
         self._due: list[int] = []
@@ -100,7 +109,8 @@ class Child:
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._on_signal)
-        lifeline.hang_on(self._line)
+        for line in self._lines:
+            lifeline.hang_on(line)
         threading.Thread(
             target=self._listen, name="vllm-ashutdown-child", daemon=True
         ).start()
@@ -160,7 +170,7 @@ class Child:
 
         A signal means there what it would without us: nobody reads its reports.
         """
-        for connection in (self._talk, self._line):
+        for connection in (self._talk, *self._lines):
             with contextlib.suppress(OSError):
                 connection.close()
         for number in SIGNALS:
@@ -246,23 +256,45 @@ def arrive(invitation: Invitation, name: str) -> Child | None:
         without us.
     """
     member = Member.here(name)
-    hello = {"token": invitation.token, "member": member.plain()}
     with contextlib.ExitStack() as opened:
-        ends = []
-        for role in ("talk", "line"):
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ends.append(opened.enter_context(connection))
-            connection.settimeout(None)  # whatever the program has made the default
-            try:
-                connection.connect(invitation.address)
-                connection.sendall(encode(hello | {"is": role}))
-            except OSError as error:
-                _could_not(invitation, error)
-                return None  # with none of them open, or the parent thinks it is there
+        try:
+            talk, line = [
+                opened.enter_context(_connect(invitation, role, member))
+                for role in ("talk", "line")
+            ]
+        except OSError as error:
+            _could_not(invitation, error)
+            return None  # with none of them open, or the parent thinks it is there
         opened.pop_all()
-    _Place.tie = Child(member, *ends)
+    lines = [line, *_lines_to(invitation.above, member)]
+    _Place.tie = Child(member, invitation, talk, lines)
     _Place.tie.settle_in()
     return _Place.tie
+
+
+def _connect(invitation: Invitation, role: str, member: Member) -> socket.socket:
+    hello = {"is": role, "token": invitation.token, "member": member.plain()}
+    with contextlib.ExitStack() as opened:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened.enter_context(connection)
+        connection.settimeout(None)  # whatever the program has made the default
+        connection.connect(invitation.address)
+        connection.sendall(encode(hello))
+        opened.pop_all()
+    return connection
+
+
+def _lines_to(above: Invitation | None, member: Member) -> Iterator[socket.socket]:
+    """A lifeline of its own to each process further up.
+
+    A process closes its connections only after the kernel has taken its memory back.
+    One after the other, a tree would take the sum of that to end, and not the longest.
+    """
+    while above is not None:
+        # Where that process is gone, the parent is about to be.
+        with contextlib.suppress(OSError):
+            yield _connect(above, "line", member)
+        above = above.above
 
 
 def forsake() -> None:

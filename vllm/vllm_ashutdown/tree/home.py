@@ -91,7 +91,9 @@ class Home:
         self._listener.listen(256)
         # Whatever the program has made the default; nobody waits in it.
         self._listener.setblocking(False)
-        self.invitation = Invitation(address, secrets.token_hex(16), here)
+        up = child.current()
+        above = None if up is None else up.invitation
+        self.invitation = Invitation(address, secrets.token_hex(16), here, above)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._records: dict[int, Record] = {}
@@ -100,7 +102,6 @@ class Home:
         self._lock = threading.RLock()
         self._watching = False
         self.thread: threading.Thread | None = None
-        up = child.current()
         if up is not None:
             up.pass_on = self._pass_on
 
@@ -240,10 +241,14 @@ class Home:
         if hello is None or member is None:
             self._close(connection)
             return
+        if hello.get("is") != "talk":
+            # A lifeline, of a child or of one further down: it is held, and says no
+            # more. What is known of children is not its business.
+            line = Record(member.pid, member.name)
+            self._selector.modify(connection, selectors.EVENT_READ, line)
+            return
         record = self._record_of(member)
         self._selector.modify(connection, selectors.EVENT_READ, record)
-        if hello.get("is") != "talk":
-            return  # a lifeline: it is held, and says nothing more
         with self._lock:
             record.member, record.talk = member, connection
             wanted = record.wanted
