@@ -14,13 +14,14 @@ import psutil
 import pytest
 
 from tests import resources
+from vllm_ashutdown.tree.member import Member
 
 pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[3]
-# Promised is 1 s; here others use the machine, and memory is given back one process
-# after the other: the kernel closes what a process has open only then.
-GONE_SECONDS = 5.0
+# Promised is 1 s, which make matrix and benchmarks measure; here others may use the
+# machine.
+GONE_SECONDS = 2.0
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -56,14 +57,19 @@ def test_its_engine_is_gone_at_once(
         names = {one.pid: resources.name_of(one) for one in vllms}
         assert any("EngineCore" in name for name in names.values())
         assert any("Worker" in name for name in names.values())
+        # By the kernel's word on each: who has no parent any more is a zombie until
+        # init comes to look.
+        members = [Member.of(pid, name) for pid, name in names.items()]
         killed_at = time.monotonic()
         program.kill()
-        _, alive = psutil.wait_procs(vllms, timeout=15)
+        until = killed_at + 15
+        alive = [
+            str(one) for one in members if not one.gone_within(until - time.monotonic())
+        ]
         seconds = time.monotonic() - killed_at
     try:
         figure("from SIGKILL to the end of the last process", seconds)
-        left = [names[one.pid] for one in alive if resources.is_alive(one)]
-        assert left == []
+        assert alive == []
         assert seconds < GONE_SECONDS
         assert resources.is_alive(own), "its own child went too"
     finally:
