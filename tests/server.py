@@ -110,6 +110,7 @@ class Server:
         command: What to start instead of `COMMAND`.
         topology: Its shape, whose options come before the others.
         port: Where it listens; one that is free, if not given.
+        until_ready: Whether to wait until it serves.
 
     Attributes:
         address: Where it answers.
@@ -126,9 +127,11 @@ class Server:
         command: Sequence[str] = COMMAND,
         topology: Topology = ONE,
         port: int | None = None,
+        until_ready: bool = True,
     ) -> None:
         self.topology = topology
         self._port = port
+        self._waits = until_ready
         self.lines: list[Line] = []
         self.signalled_at: list[float] = []
         self.log_path = directory / "server.log"
@@ -168,7 +171,8 @@ class Server:
         self._reader.start()
         threading.Thread(target=self._reap, daemon=True).start()
         try:
-            self._until_ready()
+            if self._waits:
+                self._until_ready()
         except BaseException:
             self.close()
             raise

@@ -12,6 +12,7 @@ This module stays light: engine cores and workers import it too.
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from .errors import AShutdownError, EngineShutdownError, InvalidSettingError
@@ -46,6 +47,10 @@ def register() -> None:
     from .seams.registry import SEAMS
 
     install(SEAMS)
+    if multiprocessing.parent_process() is None:
+        from .starting import start
+
+        start.watch()
 
 
 def __getattr__(name: str) -> Any:

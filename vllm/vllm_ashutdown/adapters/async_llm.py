@@ -21,6 +21,7 @@ from ..core.mode import Mode
 from ..core.report import ShutdownReport
 from ..core.trigger import Trigger
 from ..errors import DIED, ENDED, REFUSED, EngineShutdownError
+from ..starting import start
 from ..tree.home import home
 from ..tree.member import Member
 from . import core_client, output_processor
@@ -111,8 +112,10 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def init_method(self: Any, *args: Any, **kwargs: Any) -> None:
+        start.reached("the engine starts")
         with ledger.making() as state_of(self).files:
             original(self, *args, **kwargs)
+        start.reached("the application starts")
         _live.add(self)
         here, client = home(), getattr(self, "engine_core", None)
         for process in core_client.processes(client):

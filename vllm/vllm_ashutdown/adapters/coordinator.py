@@ -10,9 +10,11 @@ from typing import Any
 from .. import register
 from ..process_exit import run_and_leave
 from ..seams import installer
+from ..starting import start
 from ..tree import child
 from ..tree.entry import Entry
 from ..tree.home import home, take_in
+from ..tree.part import Part
 
 SEAM = "DPCoordinatorProc.run_coordinator"
 
@@ -23,8 +25,9 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         home()  # there before it is: forked, it inherits its address
-        original(self, *args, **kwargs)
-        take_in([self.proc])
+        with start.whole():
+            original(self, *args, **kwargs)
+            take_in([self.proc], Part.COORDINATOR)
 
     return init
 

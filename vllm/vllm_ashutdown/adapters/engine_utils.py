@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from ..starting import start
 from ..tree.home import home, take_in
+from ..tree.part import Part
 
 
 def make_init(original: Callable[..., None]) -> Callable[..., None]:
@@ -15,7 +17,9 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         home()  # there before they are: forked, they inherit its address
-        original(self, *args, **kwargs)
-        take_in(self.processes)
+        start.reached("the engine cores start")
+        with start.whole():
+            original(self, *args, **kwargs)
+            take_in(self.processes, Part.CORE)
 
     return init

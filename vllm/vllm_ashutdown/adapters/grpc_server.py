@@ -22,6 +22,7 @@ from ..core.mode import Mode
 from ..core.stop import Stop
 from ..core.trigger import Trigger
 from ..process_exit import leaves_fast
+from ..starting import start
 from ..tree.child import SIGNALS
 from . import async_llm_run
 from .launcher import HTTP_SECONDS
@@ -80,6 +81,7 @@ async def _stop(engine: Any, stop_server: Callable[..., Any], grace: Any) -> Non
         grace: What vLLM gives calls in flight. They get the stop's own budget.
     """
     loop = asyncio.get_running_loop()
+    start.over()
     stop = async_llm_run.start(engine, trigger=Trigger.call("the gRPC server's stop"))
     _raise_by_signals(loop, stop, stop_server)
     await stop.quiet()

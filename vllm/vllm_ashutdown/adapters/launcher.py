@@ -28,6 +28,7 @@ from ..http.gate import Gate
 from ..http.middleware import ShutdownMiddleware
 from ..http.quiet import quieted
 from ..process_exit import is_the_whole_program, leaves_fast
+from ..starting import start
 from ..tree import child
 from ..tree.child import SIGNALS
 from ..tree.home import home
@@ -122,6 +123,10 @@ class _Server:
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._listen()
+        interrupted = start.over()
+        if interrupted is not None:  # in the last moment before this one
+            self._signals = 1
+            self._ask(_Wish(interrupted))
         wished = self._loop.create_task(self._wished.wait())
         with announced(self.engine, self.gate.close), quieted():
             try:

@@ -22,6 +22,7 @@ from ..tree.ending import alive_after, ask, leaving, staying_after
 from ..tree.ending import kill as kill_processes
 from ..tree.entry import Entry
 from ..tree.home import home, take_in
+from ..tree.part import Part
 from ..tree.signals import Signals
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -120,7 +121,7 @@ def make_make_worker_process(original: Callable[..., Any]) -> Callable[..., Any]
     def make_worker_process(*args: Any, **kwargs: Any) -> Any:
         home()  # there before it is: forked, it inherits its address
         handle = original(*args, **kwargs)
-        take_in([handle.proc])
+        take_in([handle.proc], Part.WORKER)
         return handle
 
     return make_worker_process

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import signal
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from ..exit_code import ExitCode
@@ -14,6 +16,12 @@ from ..process_exit import (
     is_the_whole_program,
     will_leave_fast,
 )
+from ..starting import start
+from ..tree.child import SIGNALS
+from ..tree.signals import Signals
+
+_OF_THEIR_OWN = ("headless", "data_parallel_multi_port_external_lb")
+"""Options with which vLLM's handlers do from the start what they do later."""
 
 
 def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
@@ -25,8 +33,10 @@ def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
             original(args)
             return
         will_leave_fast()
+        if any(getattr(args, name, False) for name in _OF_THEIR_OWN):
+            start.over()
         try:
-            original(args)
+            start.run(functools.partial(original, args))
         except SystemExit as error:
             if not _others_at_work():
                 fast_exit(exit_code(error))
@@ -35,6 +45,21 @@ def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
             fast_exit(ExitCode.STOPPED)
 
     return cmd
+
+
+def make_signal(original: ModuleType) -> ModuleType:
+    """``signal``, as vLLM's modules that start a server have imported it."""
+    return _Signals()
+
+
+class _Signals(Signals):
+    """As in a child: as long as the start answers for signals, vLLM sets none."""
+
+    @staticmethod
+    def signal(number: int, handler: Any) -> Any:
+        if start.active and number in SIGNALS:
+            return signal.getsignal(number)
+        return signal.signal(number, handler)
 
 
 def _others_at_work() -> bool:

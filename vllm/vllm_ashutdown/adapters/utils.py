@@ -18,10 +18,12 @@ from ..core.trigger import Trigger, TriggerKind
 from ..exit_code import ExitCode
 from ..process_exit import leaves_fast, run_and_leave
 from ..seams import installer
+from ..starting import start
 from ..tree import child
 from ..tree.entry import Entry
 from ..tree.home import home, take_in
 from ..tree.member import Member
+from ..tree.part import Part
 from ..tree.stopping import Tree, TreeStop
 from . import core_client
 
@@ -50,8 +52,10 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         home()
-        original(self, *args, **kwargs)
-        take_in(self.processes)
+        start.reached("engine cores and API servers start")
+        with start.whole():
+            original(self, *args, **kwargs)
+            take_in(self.processes, Part.SERVER)
 
     return init
 
@@ -116,14 +120,17 @@ class _Launcher:
         Raises:
             SystemExit: with a code, if nobody had asked for it.
         """
-        for number in child.SIGNALS:
-            signal.signal(number, self._on_signal)
         here = home()
         assert here is not None
-        for process in self._tree.processes:
-            here.record(process.pid).decide = self._decide
         try:
-            watch()
+            for number in child.SIGNALS:
+                signal.signal(number, self._on_signal)
+            for process in self._tree.processes:
+                here.record(process.pid).decide = self._decide
+            self._trigger = start.over() or self._trigger
+            if self._trigger is None:
+                watch()
+            self._waiting = False
         except _Asked:
             pass
         except Exception as error:  # vLLM has logged it: a process has died

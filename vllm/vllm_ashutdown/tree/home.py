@@ -19,6 +19,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ from . import child
 from .child import Invitation
 from .member import Member
 from .message import Message, receive, send
+from .part import Part
 from .reaping import reap_in_turn
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -99,6 +101,8 @@ class Home:
         self._records: dict[int, Record] = {}
         self._connections: set[socket.socket] = set()
         self._bells: set[int] = set()
+        self._begun: weakref.WeakKeyDictionary[Any, Part] = weakref.WeakKeyDictionary()
+        self.by_default: Decide = default_decision
         self._lock = threading.RLock()
         self._watching = False
         self.thread: threading.Thread | None = None
@@ -107,7 +111,7 @@ class Home:
 
     # -- children --------------------------------------------------------------
 
-    def adopt(self, process: Any) -> None:
+    def adopt(self, process: Any, part: Part = Part.CORE) -> None:
         """Makes a started ``multiprocessing`` process a child of this home.
 
         From here on ``process.terminate()`` asks it over its connection, wherever
@@ -118,6 +122,7 @@ class Home:
         if record.adopted:
             return
         record.adopted = True
+        self._begun[process] = part
         popen = process._popen
         terminate = popen.terminate
 
@@ -130,6 +135,11 @@ class Home:
         if up is not None:
             up.send({"is": "member", "member": member.plain()})
         self.watch()
+
+    def children(self, part: Part) -> list[Any]:
+        """The processes of that part that this one has begun, in that order."""
+        begun = [one for one, its in list(self._begun.items()) if its is part]
+        return sorted(begun, key=lambda process: process.pid)
 
     def record(self, pid: int, name: str = "") -> Record:
         """What is known of child ``pid``."""
@@ -319,7 +329,7 @@ class Home:
             up.send(message)  # who is above decides
             return
         member, number = Member.parse(message["member"]), int(message["signal"])
-        decide = record.decide or default_decision
+        decide = record.decide or self.by_default
         if not decide(member, number):
             answer = {"do": "as stock", "pid": member.pid, "signal": number}
             if record.talk is not None:
@@ -422,13 +432,13 @@ def home() -> Home | None:
         return _place.home
 
 
-def take_in(processes: Iterable[Any]) -> None:
+def take_in(processes: Iterable[Any], part: Part = Part.CORE) -> None:
     """Makes started ``multiprocessing`` processes children of this home."""
     here = home()
     for process in processes:
         reap_in_turn(process)
         if here is not None and process.pid is not None:
-            here.adopt(process)
+            here.adopt(process, part)
 
 
 def inherited() -> Invitation | None:

@@ -1,0 +1,191 @@
+"""Signals a real server at instants spread over its whole life, and checks every end.
+
+    python benchmarks/instants.py --runs 100             # one SIGTERM each
+    python benchmarks/instants.py --runs 30 --signals 3  # two more, 0.2 s apart
+
+The first run is let come up, to know how long that takes; the others are signalled
+at instants spread evenly from the start of the process to a second after it is ready.
+The exit code is 1 if a run was not over within 2 s of its last signal, left something
+behind, wrote an error line, or left with another code than is documented: 0, or the
+signal's own before the package is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+# The harness is the tests' own, and neither need be installed.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
+
+from tests.server import READY, Server
+from tests.topologies import TOPOLOGIES, Topology
+
+PROMISED_SECONDS = 2.0
+"""From the last signal to the exit."""
+
+HANG_SECONDS = 15.0
+"""What has not left by then hangs, and is killed."""
+
+_STAGE = re.compile(r"\[shutdown\] .* while (.*): the start ends here")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One life.
+
+    Attributes:
+        instant: Of the first signal, in seconds from the start of the process.
+        stage: How far it had come, by its own word.
+        code: The exit code; None for a hang.
+        seconds: From the last signal to the exit.
+        broken: The promises that it broke.
+    """
+
+    instant: float
+    stage: str
+    code: int | None
+    seconds: float
+    broken: list[str]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the campaign; gives the exit code."""
+    arguments = build_parser().parse_args(argv)
+    console = Console()
+    topology = TOPOLOGIES[arguments.topology]
+    ready = seconds_to_ready(topology)
+    console.print(f"ready after {ready:.1f} s", highlight=False)
+    runs = []
+    for number in range(arguments.runs):
+        instant = (ready + 1) * (number + 0.5) / arguments.runs
+        run = signal_once(topology, instant, arguments.signals, arguments.gap)
+        runs.append(run)
+        verdict = "; ".join(run.broken) or "every promise kept"
+        console.print(
+            f"run {number + 1}/{arguments.runs}: at {run.instant:.1f} s, {run.stage}: "
+            f"{run.seconds:.3f} s, {verdict}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(table_of(runs))
+    kept = sum(not run.broken for run in runs)
+    worst = max(run.seconds for run in runs)
+    console.print(f"{kept} of {len(runs)} kept every promise; worst {worst:.3f} s")
+    if arguments.json:
+        rows = [asdict(run) for run in runs]
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    return int(kept < len(runs))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="Signal a real server at any instant of its life, and check it.",
+        epilog="Exit code: 0 if every promise held, else 1.",
+    )
+    parser.add_argument("--runs", type=int, default=100, help="default: 100")
+    parser.add_argument(
+        "--signals", type=int, default=1, help="how many each gets; default: 1"
+    )
+    parser.add_argument(
+        "--gap",
+        type=float,
+        default=0.2,
+        metavar="SECONDS",
+        help="between two signals; default: 0.2",
+    )
+    parser.add_argument(
+        "--topology",
+        choices=sorted(TOPOLOGIES),
+        default="one",
+        help="the server's shape; default: one",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every run there as well"
+    )
+    return parser
+
+
+def seconds_to_ready(topology: Topology) -> float:
+    """How long a server takes to come up here."""
+    with tempfile.TemporaryDirectory(prefix="instants-") as directory:
+        began = time.monotonic()
+        with Server(Path(directory), topology=topology) as server:
+            line = server.wait_for(READY, 0)
+            assert line is not None
+            return line.at - began
+
+
+def signal_once(topology: Topology, instant: float, signals: int, gap: float) -> Run:
+    """One server: begun, signalled at ``instant``, looked after."""
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="instants-") as directory,
+        Server(Path(directory), topology=topology, until_ready=False) as server,
+    ):
+        time.sleep(max(0.0, began + instant - time.monotonic()))
+        server.watch.look()
+        at = server.signal(signal.SIGTERM)
+        for _ in range(signals - 1):
+            time.sleep(gap)
+            if server.process.poll() is None:
+                at = server.signal(signal.SIGTERM)
+        end = server.wait(HANG_SECONDS)
+        seconds = end.at - at
+        return Run(
+            instant=instant,
+            stage=stage_of(server),
+            code=end.code,
+            seconds=seconds,
+            broken=broken_by(server, end.code, seconds),
+        )
+
+
+def stage_of(server: Server) -> str:
+    """How far it had come when it was signalled, by its own word."""
+    found = _STAGE.search(server.log)
+    if found is not None:
+        return found[1]
+    return "serving" if "[shutdown]" in server.log else "before the package is loaded"
+
+
+def broken_by(server: Server, code: int | None, seconds: float) -> list[str]:
+    """The promises that it broke."""
+    broken = []
+    if code is None:
+        broken.append("hung")
+    elif code != 0 and (code != -signal.SIGTERM or "[shutdown]" in server.log):
+        broken.append(f"exit code {code}")
+    if code is not None and seconds > PROMISED_SECONDS:
+        broken.append(f"took {seconds:.1f} s")
+    return broken + server.error_lines()[:3] + server.leftovers()
+
+
+def table_of(runs: Sequence[Run]) -> Table:
+    """By stage: how many, how long, and what was broken."""
+    table = Table(title="signals at any instant")
+    for heading in ("signalled while", "runs", "worst seconds", "broken"):
+        table.add_column(heading, justify="left" if "while" in heading else "right")
+    for stage in dict.fromkeys(run.stage for run in runs):
+        those = [run for run in runs if run.stage == stage]
+        worst = max(run.seconds for run in those)
+        broken = sum(bool(run.broken) for run in those)
+        table.add_row(stage, str(len(those)), f"{worst:.3f}", str(broken))
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+"""The start of a server: from here on a signal ends it, and nothing of it stays.
+
+vLLM has handlers for the time when it serves. Until then a signal is lost in whatever
+the main thread is doing, for the half minute in which an engine starts: here it is
+noted at once, it leaves whatever runs as an exception, and what was begun by then is
+stopped in order. A thread sees to it that this comes to an end, should the exception
+be lost on its way through other people's code.
+
+For a process that does nothing but to serve. A program that uses vLLM as a library
+keeps its own signals.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+from . import report_file
+from .core.files import ledger
+from .core.mode import Mode
+from .core.trigger import Trigger
+from .exit_code import ExitCode
+from .process_exit import exit_code, fast_exit, is_the_whole_program, will_leave_fast
+from .tree.child import SIGNALS
+from .tree.ending import strike
+from .tree.home import default_decision, home
+from .tree.member import Member
+from .tree.part import Part
+from .tree.stopping import Tree, TreeStop
+
+logger = logging.getLogger("vllm.ashutdown")
+
+STOP_SECONDS = 1.4
+"""From the signal: for what was begun to leave, and to be killed if it does not."""
+
+LAST_SECONDS = 1.8
+"""From the signal: when the thread that sees to it does what is left to do."""
+
+LOADING = "vLLM is loaded"
+"""The first stage: nothing has been begun."""
+
+SERVING = ("serve",)
+"""The subcommands of ``vllm`` that start a server."""
+
+
+class StartInterrupted(SystemExit):
+    """Leaves the start, through whatever runs there. No error: it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(int(ExitCode.STOPPED))
+
+
+class Start:
+    """The start of this process's server, of which there is one.
+
+    Attributes:
+        stage: How far it has come, for people.
+        trigger: What has interrupted it.
+    """
+
+    def __init__(self) -> None:
+        self.stage = LOADING
+        self.trigger: Trigger | None = None
+        self.active = False
+        self._at = 0.0
+        self._own_signals = 0
+        self._poked = False
+        self._whole = 0
+        self._due = False
+        self._stop: TreeStop | None = None
+        self._said = threading.Lock()
+        self._over = threading.Event()
+
+    # -- its life --------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Begins to answer for signals, if this process is a server's from the top.
+
+        Doing it twice is harmless.
+        """
+        if self.active or self._over.is_set() or not _is_a_servers():
+            return
+        self.active = True
+        will_leave_fast()
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+        atexit.register(self._at_exit)
+
+    def reached(self, stage: str) -> None:
+        """Notes how far the start has come."""
+        self.stage = stage
+
+    def over(self) -> Trigger | None:
+        """Hands the signals over to whoever serves from here on, who has set handlers.
+
+        Returns:
+            What has asked for a stop in the last moment, or nothing.
+        """
+        if not self.active:
+            return None
+        self.active = False
+        self._over.set()
+        here = home()
+        if here is not None:
+            here.by_default = default_decision
+        return self.trigger
+
+    @contextlib.contextmanager
+    def whole(self) -> Generator[None, None, None]:
+        """A block that is not left half way: a process that is begun is also noted."""
+        here = home()
+        if self.active and here is not None:
+            here.by_default = self._decide
+        self._whole += 1
+        try:
+            yield
+        finally:
+            self._whole -= 1
+            if self._due and not self._whole:
+                self._due = False
+                raise StartInterrupted
+
+    def run(self, main: Callable[[], None]) -> None:
+        """Runs ``main``, which starts a server, serves and returns.
+
+        If the start is interrupted, or fails, this process ends here, with nothing
+        left of what it had begun.
+        """
+        self.reached("the configuration is made")
+        try:
+            main()
+        except BaseException as error:
+            if self.active:
+                self._end(error)
+            raise
+        if self.active and self.trigger is not None:
+            self._end(StartInterrupted())  # lost on its way, and the start gave up
+
+    # -- signals ---------------------------------------------------------------
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # Between two bytecodes of the main thread: nothing here may lock or write.
+        if self._poked:
+            self._poked = False  # it is our own, on behalf of a child
+        else:
+            self._own_signals += 1
+        if self.trigger is None:
+            self.trigger = Trigger.signal(number)
+        if not self._at and self.stage == LOADING:
+            self._leave_at_once()
+        if not self._at:
+            self._at = time.monotonic()
+            _thread.start_new_thread(self._see_to_it, ())
+            if self._whole:
+                self._due = True
+                return
+            raise StartInterrupted
+        if self._own_signals > 1 and self._stop is not None:
+            self._stop.raise_to(Mode.KILL, Trigger.signal(number))
+
+    def _leave_at_once(self) -> NoReturn:
+        """Where there is nothing to stop, and modules are imported half way.
+
+        Their exit hooks would trip over that.
+        """
+        os.write(2, f"[shutdown] {self._what}\n".encode())
+        os._exit(ExitCode.STOPPED)
+
+    @property
+    def _what(self) -> str:
+        return f"{self.trigger} while {self.stage}: the start ends here"
+
+    def _decide(self, member: Member, number: int) -> bool:
+        """On the thread that listens: a child was signalled, and asks what it means."""
+        if self.trigger is None:
+            self.trigger = Trigger.signal(number, str(member))
+            self._poked = True
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGTERM)
+        return True
+
+    # -- the end of a start ----------------------------------------------------
+
+    def _say(self) -> None:
+        """One line, by whoever comes first."""
+        if self._said.acquire(blocking=False):
+            logger.info("[shutdown] %s", self._what)
+
+    def _end(self, error: BaseException) -> NoReturn:
+        """Stops what was begun and leaves; on the main thread."""
+        code: int = ExitCode.STOPPED
+        self.active = False  # from here on it ends, and by nobody else
+        if self.trigger is None:
+            code = _tell(error)
+            self._at, self.trigger = time.monotonic(), Trigger.call("a failed start")
+            _thread.start_new_thread(self._see_to_it, (code,))
+        else:
+            self._say()
+        left = self._at + STOP_SECONDS - time.monotonic()
+        self._stop = TreeStop(_tree(), Mode.ABORT, 0.0, max(0.2, left), self.trigger)
+        if self._own_signals > 1:
+            self._stop.raise_to(Mode.KILL, self.trigger)
+        report = self._stop.run()
+        logger.info("[shutdown] complete in %.3fs: %s", report.seconds, report.summary)
+        report_file.write(report)
+        self._leave(code)
+
+    def _leave(self, code: int) -> NoReturn:
+        self._over.set()
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+        fast_exit(code)
+        raise SystemExit(code)  # switched off: the slow way
+
+    def _see_to_it(self, code: int = ExitCode.STOPPED) -> None:
+        """On a thread of its own: it ends, whatever becomes of the exception."""
+        if self._own_signals:
+            self._say()
+        if self._over.wait(self._at + LAST_SECONDS - time.monotonic()):
+            return
+        logger.warning("[shutdown] the start does not end by itself: SIGKILL")
+        tree = _tree()
+        strike(tree.processes)
+        TreeStop(tree, Mode.KILL, 0.0, 1.0, self.trigger or Trigger.call("exit")).run()
+        logging.shutdown()
+        os._exit(code)
+
+    def _at_exit(self) -> None:
+        # Where nobody runs us: a module that is started with python -m, say.
+        if self.active and self.trigger is not None:
+            self._end(StartInterrupted())
+
+
+def _is_a_servers() -> bool:
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if multiprocessing.parent_process() is not None or not is_the_whole_program():
+        return False
+    names_it = sys.argv[1:2] and sys.argv[1] in SERVING
+    return bool(names_it) or sys.argv[0].endswith(("api_server.py", "entry.py"))
+
+
+def _tree() -> Tree:
+    """What this process has begun so far."""
+    here = home()
+
+    def begun(part: Part) -> Sequence[Any]:
+        return [] if here is None else here.children(part)
+
+    return Tree(
+        servers=begun(Part.SERVER),
+        cores=begun(Part.CORE),
+        others=begun(Part.COORDINATOR),
+        release=ledger.remove_all,
+        made=lambda: {path: kind for kind, path in ledger.owned()},
+    )
+
+
+def _tell(error: BaseException) -> int:
+    """Tells of what has ended the start as Python would; the code to leave with."""
+    if isinstance(error, SystemExit):
+        return exit_code(error)
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 1
+
+
+start = Start()
+"""That of this process."""
