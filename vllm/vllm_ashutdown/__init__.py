@@ -12,7 +12,6 @@ This module stays light: engine cores and workers import it too.
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from .errors import AShutdownError, EngineShutdownError, InvalidSettingError
@@ -47,7 +46,9 @@ def register() -> None:
     from .seams.registry import SEAMS
 
     install(SEAMS)
-    if multiprocessing.parent_process() is None:
+    from .program import is_a_server
+
+    if is_a_server():
         from .starting import start
 
         start.watch()

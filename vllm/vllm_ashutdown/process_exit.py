@@ -14,7 +14,6 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from . import settings
@@ -85,30 +84,6 @@ def leave_operators() -> None:
     for finalizer, info in list(registry.items()):
         if getattr(info.func, "__module__", None) == "torch.library":
             finalizer.atexit = False
-
-
-COMMANDS = ("vllm", "vllm-ashutdown")
-"""The console scripts that do nothing but what they are told on the command line."""
-
-MODULES = (
-    ("vllm_ashutdown", "cli", "__main__.py"),
-    ("entrypoints", "cli", "main.py"),
-    ("entrypoints", "openai", "api_server.py"),
-    ("launchers", "api_server", "entry.py"),
-)
-"""The same, started with ``python -m``."""
-
-
-def is_the_whole_program() -> bool:
-    """Whether this process runs a command of vLLM's or ours and nothing more.
-
-    A program that calls the same functions has something to do afterwards.
-    """
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    if file is None:
-        return False
-    path = Path(file)
-    return path.name in COMMANDS or path.parts[-3:] in MODULES
 
 
 _ours = threading.Event()

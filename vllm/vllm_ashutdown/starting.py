@@ -16,7 +16,6 @@ import _thread
 import atexit
 import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import sys
@@ -31,12 +30,14 @@ from .core.files import ledger
 from .core.mode import Mode
 from .core.trigger import Trigger
 from .exit_code import ExitCode
-from .process_exit import exit_code, fast_exit, is_the_whole_program, will_leave_fast
+from .process_exit import exit_code, fast_exit, will_leave_fast
+from .program import is_a_server
 from .tree.child import SIGNALS
 from .tree.ending import strike
 from .tree.home import default_decision, home
 from .tree.member import Member
 from .tree.part import Part
+from .tree.signals import Signals
 from .tree.stopping import Tree, TreeStop
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -49,9 +50,6 @@ LAST_SECONDS = 1.8
 
 LOADING = "vLLM is loaded"
 """The first stage: nothing has been begun."""
-
-SERVING = ("serve",)
-"""The subcommands of ``vllm`` that start a server."""
 
 
 class StartInterrupted(SystemExit):
@@ -89,7 +87,7 @@ class Start:
 
         Doing it twice is harmless.
         """
-        if self.active or self._over.is_set() or not _is_a_servers():
+        if self.active or self._over.is_set() or not is_a_server():
             return
         self.active = True
         will_leave_fast()
@@ -244,13 +242,15 @@ class Start:
             self._end(StartInterrupted())
 
 
-def _is_a_servers() -> bool:
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    if multiprocessing.parent_process() is not None or not is_the_whole_program():
-        return False
-    names_it = sys.argv[1:2] and sys.argv[1] in SERVING
-    return bool(names_it) or sys.argv[0].endswith(("api_server.py", "entry.py"))
+class StartSignals(Signals):
+    """``signal`` in vLLM's modules that start a server: here the start answers."""
+
+    @staticmethod
+    def signal(number: int, handler: Any) -> Any:
+        """Sets a handler, but for those of a start that is under way."""
+        if start.active and number in SIGNALS:
+            return signal.getsignal(number)
+        return signal.signal(number, handler)
 
 
 def _tree() -> Tree:

@@ -27,7 +27,8 @@ from ..exit_code import ExitCode
 from ..http.gate import Gate
 from ..http.middleware import ShutdownMiddleware
 from ..http.quiet import quieted
-from ..process_exit import is_the_whole_program, leaves_fast
+from ..process_exit import leaves_fast
+from ..program import is_the_whole_program
 from ..starting import start
 from ..tree import child
 from ..tree.child import SIGNALS

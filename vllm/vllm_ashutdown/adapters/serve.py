@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -13,12 +12,10 @@ from ..exit_code import ExitCode
 from ..process_exit import (
     exit_code,
     fast_exit,
-    is_the_whole_program,
     will_leave_fast,
 )
-from ..starting import start
-from ..tree.child import SIGNALS
-from ..tree.signals import Signals
+from ..program import is_the_whole_program
+from ..starting import StartSignals, start
 
 _OF_THEIR_OWN = ("headless", "data_parallel_multi_port_external_lb")
 """Options with which vLLM's handlers do from the start what they do later."""
@@ -48,18 +45,8 @@ def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def make_signal(original: ModuleType) -> ModuleType:
-    """``signal``, as vLLM's modules that start a server have imported it."""
-    return _Signals()
-
-
-class _Signals(Signals):
-    """As in a child: as long as the start answers for signals, vLLM sets none."""
-
-    @staticmethod
-    def signal(number: int, handler: Any) -> Any:
-        if start.active and number in SIGNALS:
-            return signal.getsignal(number)
-        return signal.signal(number, handler)
+    """``signal``, for the launcher of several API servers."""
+    return StartSignals()
 
 
 def _others_at_work() -> bool:

@@ -66,30 +66,6 @@ SERVER: tuple[Seam, ...] = (
         needs=("VllmEngineServicer",),
     ),
     Seam(
-        name="entry:signal",
-        targets=(
-            "vllm.entrypoints.launchers.api_server.entry:signal",
-            "vllm.entrypoints.openai.api_server:signal",  # 0.28, 0.29
-        ),
-        how=How.WRAP,
-        make=f"{_OURS}.serve:make_signal",
-        why="A signal while an engine starts raises an exception that is lost, and "
-        "the server goes on to start and serves.",
-        reference="vllm#24885",
-        until="vLLM's server ends its start on a signal",
-        needs=("ServeSubcommand.cmd",),
-    ),
-    Seam(
-        name="serve:signal",
-        targets=("vllm.entrypoints.cli.serve:signal",),
-        how=How.WRAP,
-        make=f"{_OURS}.serve:make_signal",
-        why="The same for the launcher of several API servers.",
-        reference="vllm#24885",
-        until="vLLM's launcher ends its start on a signal",
-        needs=("ServeSubcommand.cmd",),
-    ),
-    Seam(
         name="environment_variables",
         targets=("vllm.envs:environment_variables",),
         how=How.WRAP,
@@ -145,5 +121,28 @@ SERVER: tuple[Seam, ...] = (
         reference="vllm#55632",
         until="vLLM's command leaves as soon as it is done",
         guard=Guard(parameters=("args",), reads=("run_server",)),
+    ),
+    Seam(
+        name="signal",
+        targets=(
+            "vllm.entrypoints.launchers.api_server.entry:signal",
+            "vllm.entrypoints.openai.api_server:signal",  # 0.28
+        ),
+        how=How.WRAP,
+        make=f"{_OURS}.entry:make_signal",
+        why="A signal while an engine starts raises an exception that is lost, and "
+        "the server goes on to start and serves.",
+        reference="vllm#24885",
+        until="vLLM's server ends its start on a signal",
+    ),
+    Seam(
+        name="serve:signal",
+        targets=("vllm.entrypoints.cli.serve:signal",),
+        how=How.WRAP,
+        make=f"{_OURS}.serve:make_signal",
+        why="The same for the launcher of several API servers.",
+        reference="vllm#24885",
+        until="vLLM's launcher ends its start on a signal",
+        needs=("ServeSubcommand.cmd",),
     ),
 )
