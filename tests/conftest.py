@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import vllm_ashutdown
+from tests.life import Program
 
 vllm_ashutdown.register()
 
@@ -34,3 +36,18 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """Begins a program of :mod:`tests.life`; none of them is left behind."""
+    begun: list[Program] = []
+
+    def program(text: str, *arguments: str) -> Program:
+        begun.append(Program(tmp_path, text, *arguments))
+        return begun[-1]
+
+    yield program
+    for one in begun:
+        one.process.kill()
+        one.process.communicate()

@@ -6,116 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.life import HEAD
 from tests.programs import ROOT
-from vllm_ashutdown.tree.member import Member
 
 SECONDS = 2.0
 """From the last signal to the exit: what is promised."""
-
-HEAD = """
-import os, signal, sys, threading, time
-from multiprocessing import get_context
-from vllm_ashutdown.core.files import ledger
-from vllm_ashutdown.starting import start
-from vllm_ashutdown.tree import child
-from vllm_ashutdown.tree.entry import Entry
-from vllm_ashutdown.tree.home import home, take_in
-from vllm_ashutdown.tree.member import Member
-from vllm_ashutdown.tree.part import Part
-
-def say(*words):
-    print(*words, flush=True)
-
-def willing(at):
-    os.write(at, b"!")
-    threading.Event().wait()
-
-def deaf(at):
-    for number in child.SIGNALS:
-        child.current().means(number, lambda number, frame: None)
-    willing(at)
-
-def begin(run):
-    here, there = os.pipe()
-    home()
-    with start.whole():
-        process = get_context("fork").Process(target=Entry(run), args=(there,))
-        process.start()
-        take_in([process], Part.CORE)
-    os.read(here, 1)
-    say("child", process.pid)
-    return process
-
-def forever():
-    while True:
-        threading.Event().wait(0.05)
-
-start.watch()
-"""
-
-
-class Program:
-    """A start that is under way."""
-
-    def __init__(self, folder: Path, text: str, *arguments: str) -> None:
-        path, self.errors = folder / "vllm", folder / "stderr"
-        path.write_text(HEAD + textwrap.dedent(text))
-        with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(path), *(arguments or ("serve",))],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=os.environ | {"PYTHONPATH": str(ROOT / "vllm")},
-            )
-
-    def hears(self, word: str) -> list[str]:
-        """What the program says after ``word``."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            first, *rest = line.split()
-            if first == word:
-                return rest
-        pytest.fail(f"{word} was never said: {self.errors.read_text()}")
-
-    def child(self) -> Member:
-        """The next child that it says it has."""
-        (pid,) = self.hears("child")
-        return Member.of(int(pid), "child")
-
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        self.at = time.monotonic()
-        self.process.send_signal(number)
-
-    def over(self) -> tuple[int, str, str]:
-        """Its exit code and the rest of what it says."""
-        code = self.process.wait(10)
-        self.seconds = time.monotonic() - self.at
-        assert self.process.stdout is not None
-        return code, self.process.stdout.read(), self.errors.read_text()
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    begun: list[Program] = []
-
-    def program(text: str, *arguments: str) -> Program:
-        begun.append(Program(tmp_path, text, *arguments))
-        return begun[-1]
-
-    yield program
-    for one in begun:
-        one.process.kill()
-        one.process.communicate()
-
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 

@@ -14,3 +14,5 @@ class ExitCode(enum.IntEnum):
     """An engine core or a worker died and nobody had asked (``EX_SOFTWARE``)."""
     PARENT_DIED = 71
     """A child whose parent was gone (``EX_OSERR``)."""
+    WATCHDOG = 75
+    """Its stop did not end in its time, and it was killed (``EX_TEMPFAIL``)."""

@@ -35,6 +35,7 @@ from ..tree.child import SIGNALS
 from ..tree.home import home
 from ..tree.member import Member
 from ..tree.message import Message
+from ..watchdog import Watchdog
 from . import async_llm_run, core_client
 from .engine_state import announced, state_of
 
@@ -143,6 +144,7 @@ class _Server:
             stop = async_llm_run.start(
                 self.engine, wish.drain, trigger=wish.trigger, teardown=wish.teardown
             )
+            Watchdog(stop, self._processes).arm()
             run = self._loop.create_task(stop.join())
             self._raise()  # by what came in the same turn of the loop
             try:
@@ -241,6 +243,9 @@ class _Server:
         self._wished.set()
 
     # -- stopping --------------------------------------------------------------
+
+    def _processes(self) -> list[Any]:
+        return core_client.began(getattr(self.engine, "engine_core", None))
 
     @property
     def _uvicorn(self) -> Any:

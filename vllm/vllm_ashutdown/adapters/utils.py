@@ -25,6 +25,7 @@ from ..tree.home import home, take_in
 from ..tree.member import Member
 from ..tree.part import Part
 from ..tree.stopping import Tree, TreeStop
+from ..watchdog import Watchdog
 from . import core_client
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -151,6 +152,7 @@ class _Launcher:
             min(teardown, DEATH_SECONDS) if died else teardown,
             trigger,
         )
+        Watchdog(self._stop.stop, lambda: self._tree.processes).arm()
         self._escalate()
         report = self._stop.run()
         logger.info("[shutdown] complete in %.3fs: %s", report.seconds, report.summary)

@@ -62,6 +62,7 @@ class Stop:
         inventory: Filled by the audit.
         records: One a phase that is over.
         outcome: The report, once there is one. It cannot be cancelled.
+        budget_moved: Set whenever the deadline has come nearer.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Stop:
         # A running future refuses to be cancelled, so no joiner can.
         self.outcome.set_running_or_notify_cancel()
         self.records: list[PhaseRecord] = []
+        self.budget_moved = threading.Event()
         self._raised = raised
         self._loop: asyncio.AbstractEventLoop | None = None
         self._interrupt: Callable[[], None] | None = None
@@ -114,6 +116,7 @@ class Stop:
                 return False
             self.mode = mode
             self.budget = self.budget.raised_to(mode)
+        self.budget_moved.set()
         logger.warning("[shutdown] raised from %s to %s by %s", before, mode, trigger)
         loop = self._loop
         if loop is not None and not loop.is_closed():
@@ -193,6 +196,7 @@ class Stop:
                 if outcome is Outcome.EXPIRED:
                     # What could not finish is ended now, not waited for again.
                     self.mode = max(self.mode, Mode.ABORT)
+            self.budget_moved.set()
         if phase is Phase.HANDLER:
             self._quiet()
         self._record(phase, allotted, began, outcome, detail)
@@ -264,6 +268,7 @@ class Stop:
         """Gives up what the drain did not need: it is nobody's."""
         with self._lock:
             self.budget = self.budget.without_drain()
+        self.budget_moved.set()
 
     def cannot_drain(self) -> None:
         """Notes that no loop turns, so that requests cannot run on."""
