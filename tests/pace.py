@@ -36,6 +36,9 @@ BRAKED_SECONDS = 0.1
 VARIABLE = "TINY_MODEL_STEP_SECONDS"
 """The environment variable with another pace; 0 is as fast as the machine can."""
 
+HANGS = "TESTS_WORKER_HANGS"
+"""The environment variable that, set to 1, has a worker's cleanup never return."""
+
 BRAKE = "TINY_MODEL_BRAKE"
 """The environment variable with the path of the brake, for the workers."""
 

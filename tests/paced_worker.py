@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm.platforms import current_platform
 
-from tests.pace import BRAKE, BRAKED_SECONDS, STEP_SECONDS, VARIABLE
+from tests.pace import BRAKE, BRAKED_SECONDS, HANGS, STEP_SECONDS, VARIABLE
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker
@@ -23,13 +23,18 @@ _BRAKE = os.open(os.environ[BRAKE], os.O_RDONLY) if BRAKE in os.environ else Non
 
 
 class PacedWorker(Worker):
-    """A worker whose every step takes the pace's time more."""
+    """A worker whose steps each take the pace's time more; it may hang at its end."""
 
     def execute_model(self, scheduler_output: Any) -> Any:
         # Not where it only frees what requests have left: no model runs there.
         if scheduler_output.total_num_scheduled_tokens:
             time.sleep(BRAKED_SECONDS if _is_braked() else _SECONDS)
         return super().execute_model(scheduler_output)
+
+    def shutdown(self) -> None:
+        while os.environ.get(HANGS) == "1":
+            time.sleep(60)
+        super().shutdown()
 
 
 def _is_braked() -> bool:

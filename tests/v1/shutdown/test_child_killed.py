@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests import resources
-from tests.clients import CUT, TYPED, Answer, Clients
+from tests.clients import CUT, TYPED, WHOLE, Answer, Clients
 from tests.server import Server
 from tests.tiny_model import counts
 from tests.topologies import TOPOLOGIES
@@ -16,6 +16,7 @@ from tests.topologies import TOPOLOGIES
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 STREAMS = 8
+TOKENS = 300
 # Promised is 1 s; here clients, server and test share the machine.
 GONE_SECONDS = 2.0
 
@@ -64,6 +65,29 @@ def test_the_others_are_gone_at_once(
     assert [answer.end for answer in answers if not _is_told(answer)] == []
     assert all(counts(answer.text) for answer in answers if answer.text)
     assert resources.port_is_free(server.address.port)
+
+
+@pytest.mark.matrix
+def test_nobody_needs_the_resource_tracker(serve: Callable[..., Server]) -> None:
+    # Python's own: it unlinks what a process that is killed has left.
+    server = serve("--shutdown-timeout", "30")
+    (tracker,) = server.processes_by_kind()["resource_tracker"]
+    with (
+        Clients(server.address) as clients,
+        clients.flowing(
+            *(
+                clients.raw_stream("/v1/completions", start=100 * at, tokens=TOKENS)
+                for at in range(STREAMS)
+            )
+        ) as answers,
+    ):
+        server.signal_process(tracker, signal.SIGKILL)
+        server.signalled_at.clear()
+        server.signal(signal.SIGTERM)
+        end = server.wait(60)
+    assert server.faults(end) == []
+    assert [answer.end for answer in answers] == [WHOLE] * STREAMS
+    assert server.report.clean
 
 
 def _is_told(answer: Answer) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests import resources
+from tests import pace, resources
 from tests.clients import TYPED, Clients
 from tests.server import Server
 from tests.tiny_model import counts
@@ -21,13 +21,19 @@ TEARDOWN_SECONDS = 4
 EXIT_SECONDS = TEARDOWN_SECONDS + 1.5
 
 
-def test_a_worker_in_sigstop_is_killed_in_time_and_named(
-    serve: Callable[..., Server], figure: Callable[[str, float], None]
+@pytest.mark.parametrize(
+    "stuck", ["in SIGSTOP", pytest.param("in its cleanup", marks=pytest.mark.matrix)]
+)
+def test_a_stuck_worker_is_killed_in_time_and_named(
+    serve: Callable[..., Server], figure: Callable[[str, float], None], stuck: str
 ) -> None:
     server = serve(
         *("--shutdown-timeout", "0"),
         command=WITH_A_BYSTANDER,
-        environment={"VLLM_ASHUTDOWN_TEARDOWN_SECONDS": str(TEARDOWN_SECONDS)},
+        environment={
+            "VLLM_ASHUTDOWN_TEARDOWN_SECONDS": str(TEARDOWN_SECONDS),
+            pace.HANGS: str(int(stuck == "in its cleanup")),
+        },
     )
     bystander = bystander_of(server)
     (worker,) = server.processes_by_kind()["Worker"]
@@ -40,7 +46,8 @@ def test_a_worker_in_sigstop_is_killed_in_time_and_named(
             )
         ) as answers,
     ):
-        worker.suspend()
+        if stuck == "in SIGSTOP":
+            worker.suspend()
         server.signal(signal.SIGTERM)
         end = server.wait(20)
         _, left = server.gone_within(5)
