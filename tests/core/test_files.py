@@ -23,6 +23,10 @@ from vllm_ashutdown.core.files import (
 )
 
 
+def existing(paths: list[str]) -> list[str]:
+    return [path for path in paths if os.path.lexists(path)]
+
+
 @pytest.fixture
 def at_exit(monkeypatch):
     """What a ledger leaves to the interpreter's exit."""
@@ -51,7 +55,7 @@ def test_only_what_it_owns_is_removed(ledger, make):
     ledger.remember(ours)
     ledger.remember(kept)
     ledger.remove([ours, other])
-    assert ledger.existing([ours, other, kept]) == [other, kept]
+    assert existing([ours, other, kept]) == [other, kept]
 
 
 def test_what_is_removed_is_forgotten(ledger, make):
@@ -61,7 +65,7 @@ def test_what_is_removed_is_forgotten(ledger, make):
     make("socket")  # someone else's, under the same name
     ledger.remove([path])
     ledger.remove_all()
-    assert ledger.existing([path]) == [path]
+    assert existing([path]) == [path]
 
 
 def test_a_file_that_is_gone_or_was_never_made_is_no_error(ledger, make, tmp_path):
@@ -69,16 +73,16 @@ def test_a_file_that_is_gone_or_was_never_made_is_no_error(ledger, make, tmp_pat
     path = make("there")
     ledger.remember(path)
     ledger.remove_all()
-    assert ledger.existing([path]) == []
+    assert existing([path]) == []
 
 
 def test_a_name_without_a_target_is_a_file_too(ledger, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "nowhere")
     ledger.remember(str(link))
-    assert ledger.existing([str(link)]) == [str(link)]
+    assert existing([str(link)]) == [str(link)]
     ledger.remove_all()
-    assert ledger.existing([str(link)]) == []
+    assert existing([str(link)]) == []
 
 
 def test_one_that_cannot_be_removed_does_not_keep_the_others(ledger, make, tmp_path):
@@ -89,7 +93,7 @@ def test_one_that_cannot_be_removed_does_not_keep_the_others(ledger, make, tmp_p
     ledger.remember(path)
     with contextlib.suppress(OSError):  # loud or not is another question
         ledger.remove_all()
-    assert ledger.existing([path]) == []
+    assert existing([path]) == []
 
 
 def test_the_exit_removes_what_is_left(ledger, at_exit, make):
@@ -99,7 +103,7 @@ def test_the_exit_removes_what_is_left(ledger, at_exit, make):
     ledger.remember(second)
     assert len(at_exit) == 1
     at_exit[0]()
-    assert ledger.existing([first, second]) == []
+    assert existing([first, second]) == []
 
 
 @pytest.mark.filterwarnings(r"ignore:.*use of fork\(\):DeprecationWarning")
@@ -118,9 +122,9 @@ def test_a_forked_child_removes_its_own_and_nothing_of_its_parents(ledger, make)
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert ledger.existing([parents, childs]) == [parents]
+    assert existing([parents, childs]) == [parents]
     ledger.remove_all()
-    assert ledger.existing([parents]) == []
+    assert existing([parents]) == []
 
 
 def test_a_block_collects_what_is_made_in_it(ledger):
@@ -188,7 +192,7 @@ def test_what_another_thread_made_is_this_processs_to_remove(ledger, make):
     thread.start()
     thread.join(10)
     ledger.remove_all()
-    assert ledger.existing([path]) == []
+    assert existing([path]) == []
 
 
 # -- kinds -------------------------------------------------------------------------
@@ -241,7 +245,7 @@ def test_what_has_come_to_its_place_since_is_not_removed(ledger, make, tmp_path)
     (tmp_path / "socket").unlink()
     make("socket")  # another server's
     ledger.remove([path])
-    assert ledger.existing([path]) == [path]
+    assert existing([path]) == [path]
 
 
 def test_a_way_of_its_own_to_be_released_is_gone_once(ledger, log):
@@ -266,9 +270,9 @@ def test_shared_memory_goes_by_its_name_and_stays_mapped(ledger):
     path = memory_path(memory.name)
     ledger.remember_memory(memory)
     assert ledger.owned() == [("shared memory", path)]
-    assert ledger.existing([path]) == [path]
+    assert existing([path]) == [path]
     ledger.remove([path])
-    assert ledger.existing([path]) == []
+    assert existing([path]) == []
     memory.buf[0] = 7
     assert memory.buf[0] == 7
     memory.unlink()  # as vLLM's destructor does: late, and no error
@@ -281,7 +285,7 @@ def test_its_users_own_unlink_is_the_ledgers(ledger):
     memory.close()
     memory.unlink()
     assert ledger.owned() == []
-    assert ledger.existing([memory_path(memory.name)]) == []
+    assert existing([memory_path(memory.name)]) == []
 
 
 @pytest.mark.filterwarnings(r"ignore:.*use of fork\(\):DeprecationWarning")
@@ -298,7 +302,7 @@ def test_a_forked_child_does_not_unlink_its_parents_memory(ledger):
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     path = memory_path(memory.name)
-    assert ledger.existing([path]) == [path]
+    assert existing([path]) == [path]
     memory.unlink()
     memory.close()
 
@@ -308,9 +312,9 @@ def test_a_named_semaphore_goes_and_its_exit_hook_with_it(ledger):
     path = semaphore_path(lock._semlock.name)
     ledger.remember_semaphore(lock)
     assert ledger.owned() == [("semaphore", path)]
-    assert ledger.existing([path]) == [path]
+    assert existing([path]) == [path]
     ledger.remove_all()
-    assert ledger.existing([path]) == []
+    assert existing([path]) == []
     hooks = [hook._args for hook in util._finalizer_registry.values()]
     assert (lock._semlock.name,) not in hooks
     with lock:  # who has it open keeps it
@@ -323,7 +327,7 @@ def test_a_semaphore_that_is_collected_first_is_no_error(ledger, log):
     ledger.remember_semaphore(lock)
     del lock
     gc.collect()
-    assert ledger.existing([path]) == []
+    assert existing([path]) == []
     ledger.remove_all()
     assert log.text == ""
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import settings
+from .core.claims import claims
 from .core.files import ledger
 from .tree import child
 
@@ -35,6 +36,7 @@ def fast_exit(code: int) -> None:
     if not settings.fast_exit():
         return
     ledger.remove_all()
+    claims.withdraw()
     leave_operators()
     if _is_forked():
         # What is registered here is the parent's, and a forked child of

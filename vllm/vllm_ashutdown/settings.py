@@ -119,7 +119,23 @@ REPORT = Variable(
     str,
 )
 
-VARIABLES = (ENABLED, TEARDOWN_SECONDS, RETRY_AFTER_SECONDS, FAST_EXIT, REPORT)
+STATE_DIRECTORY = Variable(
+    "VLLM_ASHUTDOWN_STATE_DIRECTORY",
+    "",
+    "the path of a directory of this user's alone",
+    "Where each instance lists what it has in /dev/shm and the temporary directory, so "
+    "that the next one can take away what a kill has left.",
+    str,
+)
+
+VARIABLES = (
+    ENABLED,
+    TEARDOWN_SECONDS,
+    RETRY_AFTER_SECONDS,
+    FAST_EXIT,
+    REPORT,
+    STATE_DIRECTORY,
+)
 
 
 def enabled() -> bool:
@@ -140,6 +156,11 @@ def teardown_seconds() -> float:
 def report_path() -> str:
     """Where the report of a server's stop goes; empty for nowhere."""
     return str(REPORT.read_or_default())
+
+
+def state_directory() -> str:
+    """Where instances list what they own; empty for the default place."""
+    return str(STATE_DIRECTORY.read_or_default())
 
 
 def retry_after_seconds() -> int:

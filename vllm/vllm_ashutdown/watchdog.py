@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .core.claims import claims
 from .core.files import ledger
 from .core.stop import Stop
 from .exit_code import ExitCode
@@ -86,5 +87,6 @@ class Watchdog:
         alive_after(processes, REAP_SECONDS)
         ledger.remove_all()
         release_for(processes)
+        claims.withdraw()
         logging.shutdown()
         os._exit(ExitCode.WATCHDOG)

@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from ..reclaiming import reclaim_once
 from ..starting import start
+from ..tree import child
 from ..tree.home import home, take_in
 from ..tree.part import Part
 
@@ -16,6 +18,8 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if child.current() is None:
+            reclaim_once()
         home()  # there before they are: forked, they inherit its address
         start.reached("the engine cores start")
         with start.whole():

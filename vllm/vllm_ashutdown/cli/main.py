@@ -41,6 +41,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     seams.add_argument("--json", action="store_true", help="for programs")
     seams.set_defaults(run=_seams)
+    reclaim = commands.add_parser(
+        "reclaim",
+        help="what killed instances have left in /dev/shm and the temporary directory",
+        description="Shows what killed instances of this user have left. Nothing of a "
+        "living one is touched, nor what anyone has open.",
+        epilog="Exit code: 0 if nothing is left any more, 1 if something is.",
+    )
+    reclaim.add_argument("--remove", action="store_true", help="take it away")
+    reclaim.add_argument("--json", action="store_true", help="for programs")
+    reclaim.set_defaults(run=_reclaim)
     return parser
 
 
@@ -71,6 +81,12 @@ def _seams(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     from .seams import show
 
     return show(as_json=arguments.json)
+
+
+def _reclaim(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    from .reclaim import show
+
+    return show(remove=arguments.remove, as_json=arguments.json)
 
 
 def fail(message: str) -> int:

@@ -15,6 +15,8 @@ from multiprocessing import resource_tracker, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .claims import claims
+
 if TYPE_CHECKING:
     from multiprocessing.shared_memory import SharedMemory
 
@@ -128,6 +130,8 @@ class FileLedger:
     Attributes:
         on_remember: Called with kind and path of whatever is remembered from now on,
             on the thread that makes it; it must not raise. A forked child inherits it.
+            At the top of a tree it writes the list for the next start; elsewhere it
+            tells the top.
     """
 
     def __init__(self) -> None:
@@ -228,10 +232,7 @@ class FileLedger:
             if note.pid == pid
         ]
 
-    def existing(self, paths: Iterable[str]) -> list[str]:
-        """Those of ``paths`` that are there."""
-        return [path for path in paths if os.path.lexists(path)]
-
 
 ledger = FileLedger()
 """That of this process."""
+ledger.on_remember = claims.note

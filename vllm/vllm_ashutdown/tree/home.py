@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.claims import claims
 from . import child
 from .child import Invitation
 from .member import Member
@@ -305,10 +306,13 @@ class Home:
             if up is not None:
                 up.send(message)
         elif kind == "made":
-            record.made[str(message["path"])] = str(message["kind"])
+            kind, path = str(message["kind"]), str(message["path"])
+            record.made[path] = kind
             up = child.current()
             if up is not None:
                 up.send(message)
+            else:
+                claims.note(kind, path)
         elif kind == "ended":
             record.ended.append(message)
         elif kind == "told where":
