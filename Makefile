@@ -1,7 +1,7 @@
 # Everything a contributor runs. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test matrix unit lint format clean distclean
+.PHONY: help setup demo test matrix faults unit lint format clean distclean
 
 BIN := .venv/bin
 
@@ -29,6 +29,9 @@ test: lint ## lint, then the tests, real vLLM included (the matrix is left out)
 
 matrix: setup ## the other topologies and kinds, on real vLLM (half an hour)
 	@$(BIN)/python -m pytest tests -m matrix $(PYTEST_ARGS)
+
+faults: setup ## random faults to real servers, judged (FAULTS='--runs 60 --seed 1')
+	@$(BIN)/python benchmarks/faults.py $(FAULTS)
 
 unit: setup ## the tests that start no vLLM (seconds)
 	@$(BIN)/python -m pytest tests -m 'not real' $(PYTEST_ARGS)
