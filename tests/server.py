@@ -181,7 +181,10 @@ class Server:
     def _arguments(self) -> list[str]:
         arguments = [
             *(*self._command, "serve", str(tiny_model()), "--served-model-name", MODEL),
-            *("--enforce-eager", "--worker-cls", pace.WORKER, *self._options),
+            *("--enforce-eager", "--worker-cls", pace.WORKER),
+            # Room for 16 of the longest requests. A cache of a gigabyte would be filled
+            # with zeros by each start, and taken back page by page by each stop.
+            *("--num-gpu-blocks-override", "1024", *self._options),
         ]
         self.address = Address(self._port or resources.free_port())
         if self.topology.uds:

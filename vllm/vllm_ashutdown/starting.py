@@ -45,6 +45,9 @@ logger = logging.getLogger("vllm.ashutdown")
 STOP_SECONDS = 1.4
 """From the signal: for what was begun to leave, and to be killed if it does not."""
 
+CHILDREN_SHARE = 0.6
+"""Of that: for them to end what they have begun themselves."""
+
 LAST_SECONDS = 1.8
 """From the signal: when the thread that sees to it does what is left to do."""
 
@@ -76,6 +79,7 @@ class Start:
         self._poked = False
         self._whole = 0
         self._due = False
+        self._failed = False
         self._stop: TreeStop | None = None
         self._said = threading.Lock()
         self._over = threading.Event()
@@ -201,7 +205,7 @@ class Start:
         code: int = ExitCode.STOPPED
         self.active = False  # from here on it ends, and by nobody else
         if self.trigger is None:
-            code = _tell(error)
+            code, self._failed = _tell(error), True
             self._at, self.trigger = time.monotonic(), Trigger.call("a failed start")
             _thread.start_new_thread(self._see_to_it, (code,))
         else:
@@ -225,8 +229,9 @@ class Start:
 
     def _see_to_it(self, code: int = ExitCode.STOPPED) -> None:
         """On a thread of its own: it ends, whatever becomes of the exception."""
-        if self._own_signals:
+        if not self._failed:
             self._say()
+            self._ask_all()
         if self._over.wait(self._at + LAST_SECONDS - time.monotonic()):
             return
         logger.warning("[shutdown] the start does not end by itself: SIGKILL")
@@ -235,6 +240,24 @@ class Start:
         TreeStop(tree, Mode.KILL, 0.0, 1.0, self.trigger or Trigger.call("exit")).run()
         logging.shutdown()
         os._exit(code)
+
+    def _ask_all(self) -> None:
+        """Tells all that was begun to stop, while the main thread finds its way out.
+
+        On that way vLLM waits for its cores, who know of no deadline.
+        """
+        here, trigger = home(), self.trigger
+        if here is None or trigger is None:
+            return
+        for process in _tree().processes:
+            here.allow(
+                process.pid,
+                mode=str(Mode.ABORT),
+                drain=0.0,
+                seconds=STOP_SECONDS * CHILDREN_SHARE,
+                trigger=trigger.plain(),
+            )
+            process.terminate()
 
     def _at_exit(self) -> None:
         # Where nobody runs us: a module that is started with python -m, say.

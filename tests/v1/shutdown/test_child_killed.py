@@ -28,7 +28,7 @@ GONE_SECONDS = 2.0
         pytest.param("one", "EngineCore", marks=pytest.mark.matrix),
         ("one", "Worker"),
         pytest.param("api2", "launcher", marks=pytest.mark.matrix),
-        ("api2", "APIServer"),
+        pytest.param("api2", "APIServer", marks=pytest.mark.matrix),
         pytest.param("dp2", "Coordinator", marks=pytest.mark.matrix),
     ],
 )

@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[3]
 GONE_SECONDS = 2.0
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    "method", ["fork", pytest.param("spawn", marks=pytest.mark.matrix)]
+)
 def test_its_engine_is_gone_at_once(
     method: str, tmp_path: Path, figure: Callable[[str, float], None]
 ) -> None:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import register
+from ..exit_code import ExitCode
 from ..process_exit import run_and_leave, stop_collecting
 from ..seams import installer
 from ..tree import child
@@ -45,6 +46,7 @@ def make_handle_shutdown(original: Callable[..., bool]) -> Callable[..., bool]:
 
     @functools.wraps(original)
     def handle_shutdown(self: Any) -> bool:
+        _Busy.loop = True
         states = type(self.shutdown_state)
         if self.shutdown_state is states.RUNNING:
             return original(self)
@@ -102,6 +104,33 @@ def _once(call: Callable[[], None]) -> Callable[[], None]:
     return once
 
 
+class _Busy:
+    """Whether this process has come to its busy loop."""
+
+    loop = False
+
+
 def make_signal(original: ModuleType) -> ModuleType:
     """``signal``, as vLLM's module has imported it."""
-    return Signals()
+    return _CoreSignals()
+
+
+class _CoreSignals(Signals):
+    """As in any child; and what vLLM only notes in a start ends the start."""
+
+    @staticmethod
+    def signal(number: int, handler: Any) -> Any:
+        ending = ends_the_start(handler) if callable(handler) else handler
+        return Signals.signal(number, ending)
+
+
+def ends_the_start(handler: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+    """``handler``, which leaves at once where no busy loop sees to it yet."""
+
+    @functools.wraps(handler)
+    def handle(number: int, frame: Any) -> None:
+        handler(number, frame)
+        if not _Busy.loop:
+            raise SystemExit(ExitCode.STOPPED)
+
+    return handle

@@ -43,18 +43,6 @@ PROCESSES: tuple[Seam, ...] = (
         guard=Guard(reads=("death_pipe", "worker_busy_loop", "shutdown")),
     ),
     Seam(
-        name="core:signal",
-        targets=("vllm.v1.engine.core:signal",),
-        how=How.WRAP,
-        make=f"{_OURS}.core:make_signal",
-        why="A core gives signals their default back before it cleans up, so that a "
-        "second one kills it half way; and one to the whole group ends a drain.",
-        reference="vllm#49668",
-        until="vLLM's core keeps its handlers to the end and leaves it to its parent "
-        "to decide",
-        needs=("EngineCoreProc.run_engine_core", "CoreEngineProcManager.__init__"),
-    ),
-    Seam(
         name="EngineCoreProc._handle_shutdown",
         targets=("vllm.v1.engine.core:EngineCoreProc._handle_shutdown",),
         how=How.WRAP,
@@ -68,6 +56,23 @@ PROCESSES: tuple[Seam, ...] = (
             reads=("shutdown_state", "REQUESTED", "shutdown_timeout", "has_work"),
         ),
         needs=("EngineCoreProc.run_engine_core",),
+    ),
+    Seam(
+        name="core:signal",
+        targets=("vllm.v1.engine.core:signal",),
+        how=How.WRAP,
+        make=f"{_OURS}.core:make_signal",
+        why="A core gives signals their default back before it cleans up, so that a "
+        "second one kills it half way; and one to the whole group ends a drain. In its "
+        "start, it only notes them.",
+        reference="vllm#49668",
+        until="vLLM's core keeps its handlers to the end and leaves it to its parent "
+        "to decide",
+        needs=(
+            "EngineCoreProc.run_engine_core",
+            "CoreEngineProcManager.__init__",
+            "EngineCoreProc._handle_shutdown",
+        ),
     ),
     Seam(
         name="WorkerProc.make_worker_process",
