@@ -396,3 +396,37 @@ def test_to_release_what_is_gone_is_no_error(kind, tmp_path):
     release(kind, str(tmp_path / "never"))
     release(kind, memory_path("vllm-ashutdown-never"))
     release(kind, semaphore_path("vllm-ashutdown-never"))
+
+
+DEAD_TRACKER = """
+import multiprocessing, os, signal, warnings
+from multiprocessing import resource_tracker
+from vllm_ashutdown.core.files import ledger, without_dead_tracker
+
+warnings.simplefilter("always")
+lock = multiprocessing.get_context("spawn").Lock()
+ledger.remember_semaphore(lock)
+tracker = resource_tracker._resource_tracker
+if {killed}:
+    os.kill(tracker._pid, signal.SIGKILL)
+    os.waitpid(tracker._pid, 0)
+ledger.remove_all()
+with without_dead_tracker():
+    pass
+send = tracker._send
+print(tracker._check_alive(), getattr(send, "__self__", None) is tracker)
+if {killed}:
+    tracker._fd = tracker._pid = None  # nobody is there to be waited for
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_tracker_that_was_killed_is_not_begun_anew_for_a_name_that_goes(killed):
+    done = subprocess.run(
+        [sys.executable, "-c", DEAD_TRACKER.format(killed=killed)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (f"{not killed} True\n", "")

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import settings
 from .core.claims import claims
-from .core.files import ledger
+from .core.files import ledger, without_dead_tracker
 from .tree import child
 
 
@@ -38,12 +38,13 @@ def fast_exit(code: int) -> None:
     ledger.remove_all()
     claims.withdraw()
     leave_operators()
-    if _is_forked():
-        # What is registered here is the parent's, and a forked child of
-        # multiprocessing leaves it alone: it would close the parent's files.
-        multiprocessing.util._exit_function()  # type: ignore[attr-defined]
-    else:
-        atexit._run_exitfuncs()  # multiprocessing's finalizers are among them
+    with without_dead_tracker():
+        if _is_forked():
+            # What is registered here is the parent's, and a forked child of
+            # multiprocessing leaves it alone: it would close the parent's files.
+            multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+        else:
+            atexit._run_exitfuncs()  # multiprocessing's finalizers are among them
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         # A closed or broken stream has nothing to lose.

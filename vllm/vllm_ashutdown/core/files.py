@@ -86,6 +86,25 @@ def release(kind: str, path: str) -> None:
         Path(path).unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def without_dead_tracker() -> Generator[None, None, None]:
+    """Keeps Python from beginning its resource tracker anew, if someone has killed it.
+
+    It would, with a warning, just to be told that a name is gone.
+    """
+    tracker: Any = resource_tracker._resource_tracker
+    lives = getattr(tracker, "_check_alive", None)
+    if lives is None or getattr(tracker, "_fd", None) is None or lives():
+        yield
+        return
+    tracker._send = lambda *_: None
+    tracker.ensure_running = lambda: None
+    try:
+        yield
+    finally:
+        del tracker._send, tracker.ensure_running
+
+
 def _unlink(name: str, tracked_as: str, unlink: Callable[[str], object]) -> None:
     with contextlib.suppress(FileNotFoundError):
         unlink(name)
@@ -210,10 +229,11 @@ class FileLedger:
             if note is None or note.pid != os.getpid() or _replaced(note, path):
                 continue
             try:
-                if note.release is None:
-                    release(note.kind, path)
-                else:
-                    note.release()
+                with without_dead_tracker():
+                    if note.release is None:
+                        release(note.kind, path)
+                    else:
+                        note.release()
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..core.files import Kind, release
+from ..core.files import Kind, release, without_dead_tracker
 from ..inventory import PROBES, Owned
 from ..inventory import Process as Seen
 from .ending import below
@@ -73,7 +73,8 @@ def release_for(processes: Sequence[Any]) -> None:
         return
     for path, kind in made_by(processes).items():
         try:
-            release(kind, path)
+            with without_dead_tracker():
+                release(kind, path)
         except OSError as error:
             logger.warning("[shutdown] %s %s stays: %s", kind, path, error)
 
