@@ -32,6 +32,9 @@ from vllm_ashutdown.tree.part import Part
 def say(*words):
     print(*words, flush=True)
 
+def soon(*words):  # when this thread is where it waits
+    threading.Timer(0.2, say, words).start()
+
 def willing(at):
     os.write(at, b"!")
     threading.Event().wait()

@@ -85,10 +85,10 @@ def test_before_anything_is_begun_it_leaves_past_hooks_of_half_loaded_modules(pr
 LOST = """
     def main():
         begin(willing)
-        say("ready")
+        soon("ready")
         while True:
             try:
-                threading.Event().wait(0.05)
+                forever()
             except BaseException:
                 {answer}
 
@@ -108,15 +108,53 @@ def test_an_exception_that_is_lost_on_its_way_loses_no_signal(program):
     assert "does not end by itself" in err
 
 
+FULL = """
+    import fcntl, logging
+    out, into = os.pipe()
+    fcntl.fcntl(into, fcntl.F_SETFL, os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(into, bytes(4096))
+    except BlockingIOError:
+        fcntl.fcntl(into, fcntl.F_SETFL, 0)
+    logging.basicConfig(level=logging.INFO, stream=os.fdopen(into, "w"))
+"""
+
+
+@pytest.mark.parametrize("obstacle", ["a log that nobody reads", "an exit hook"])
+def test_nothing_on_its_way_out_holds_it_up_for_ever(program, obstacle):
+    hook = "import atexit; atexit.register(time.sleep, 60)"
+    one = program(
+        (FULL if obstacle == "a log that nobody reads" else f"    {hook}")
+        + """
+    def main():
+        begin(willing)
+        say("ready")
+        forever()
+
+    start.run(main)
+    """
+    )
+    child = one.child()
+    one.hears("ready")
+    one.signal()
+    code, _, _ = one.over()
+    assert code == 0
+    assert one.seconds < SECONDS + 0.5
+    assert not child.alive
+
+
 def test_a_start_that_goes_on_is_told_when_it_is_over(program):
     one = program("""
         def main():
-            say("ready")
-            while start.trigger is None:
+            soon("ready")
+            while True:
                 try:
-                    threading.Event().wait(0.05)
+                    while start.trigger is None:
+                        threading.Event().wait(0.05)
+                    break
                 except BaseException:
-                    pass
+                    continue
             say("over", start.over(), start.active)
             threading.Event().wait(2.5)  # the thread that sees to it leaves it alone
             say("served")
@@ -271,6 +309,16 @@ def test_what_does_not_serve_keeps_its_own_signals(program, arguments):
     one = program("say(start.active, signal.getsignal(15).name)", *arguments)
     one.at = time.monotonic()
     assert one.over() == (0, "False SIG_DFL\n", "")
+
+
+def test_what_is_left_to_vllm_gets_its_signals_back(program):
+    one = program("""
+        before = signal.getsignal(15)
+        start.leave()
+        say(start.active, signal.getsignal(15).name, signal.getsignal(2) is before)
+    """)
+    one.at = time.monotonic()
+    assert one.over() == (0, "False SIG_DFL False\n", "")
 
 
 def test_a_program_that_uses_vllm_keeps_its_own_signals():

@@ -85,6 +85,32 @@ def test_native_code_is_no_shelter(program, library, code):
     assert child.gone_within(1)
 
 
+def test_a_log_that_nobody_reads_is_no_shelter(program):
+    one = program(f"""{STOP}
+import fcntl
+out, into = os.pipe()
+fcntl.fcntl(into, fcntl.F_SETFL, os.O_NONBLOCK)
+try:
+    while True:
+        os.write(into, bytes(4096))
+except BlockingIOError:
+    fcntl.fcntl(into, fcntl.F_SETFL, 0)
+os.dup2(into, 2)
+watchdog.LOCKED_SECONDS = 30
+will_leave_fast()
+begin(deaf)
+stop()
+say("ready")
+stuck()
+""")
+    child = one.child()
+    one.hears("ready")
+    one.at = time.monotonic()
+    assert one.over()[0] == ExitCode.WATCHDOG
+    assert one.seconds < 4
+    assert not child.alive
+
+
 def test_a_stop_that_is_raised_is_bitten_sooner(program):
     one = program(f"""{STOP}
 will_leave_fast()

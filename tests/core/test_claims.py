@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -31,10 +33,14 @@ for line in sys.stdin:
         ledger.remember(words[2], words[1])
     elif words[0] == "name":
         ledger.remember(words[2], words[1])
-    elif words[0] == "fork" and not os.fork():
-        os.close(1)
-        os.read(0, 1)  # as long as the test holds the other end
-        os._exit(0)
+    elif words[0] == "fork":
+        out, into = os.pipe()
+        if not os.fork():
+            os.close(1)
+            os.write(into, b"!")
+            os.read(0, 1)  # as long as the test holds the other end
+            os._exit(0)
+        os.read(out, 1)
     elif words[0] == "leave":
         break
     print("done", flush=True)
@@ -250,9 +256,11 @@ def test_shared_memory_that_someone_has_mapped_stays(directory, mapped):
     claims.note("shared memory", memory_path(memory.name))
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    holder = context.Process(target=there.recv)  # it has inherited the mapping
+    # It has inherited the mapping.
+    holder = context.Process(target=lambda: (there.send(None), there.recv()))
     if mapped:
         holder.start()
+        here.recv()
     claims.withdraw()
     memory.close()
     found = reclaim(remove=True).leftovers
@@ -299,6 +307,37 @@ def test_two_that_reclaim_at_once_do_not_disturb_one_another(
     (other,) = others
     assert other.leftovers == ()
     assert len(other.alive) == 1, "it is held by the first"
+
+
+def test_a_list_that_is_taken_for_a_dead_ones_before_it_is_locked_is_begun_anew(
+    directory, tmp_path, monkeypatch
+):
+    claims, lock = Claims(), fcntl.flock
+
+    def once(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        assert reclaim(remove=True).leftovers == ()  # it is empty, and held by nobody
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", once)
+    claims.note("file", str(tmp_path / "a"))
+    (path,) = directory.iterdir()
+    assert str(tmp_path / "a") in path.read_text()
+    assert len(reclaim(remove=True).alive) == 1
+    claims.withdraw()
+
+
+def test_the_list_of_another_host_is_let_alone(owner, directory, tmp_path):
+    one = owner()
+    one.does("make", "file", tmp_path / "a")
+    one.dies()
+    (path,) = directory.iterdir()
+    here = path.read_text()
+    path.write_text(here.replace(json.dumps(platform.node()), '"elsewhere"'))
+    found = reclaim(remove=True)
+    assert (found.leftovers, len(found.alive)) == ((), 1)
+    path.write_text(here)
+    assert verdicts() == [("a", "removed")]
 
 
 def test_what_cannot_be_removed_is_refused_with_the_reason(

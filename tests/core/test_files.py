@@ -410,9 +410,10 @@ tracker = resource_tracker._resource_tracker
 if {killed}:
     os.kill(tracker._pid, signal.SIGKILL)
     os.waitpid(tracker._pid, 0)
-ledger.remove_all()
 with without_dead_tracker():
-    pass
+    ledger.remove_all()
+    with without_dead_tracker():
+        pass
 send = tracker._send
 print(tracker._check_alive(), getattr(send, "__self__", None) is tracker)
 if {killed}:

@@ -82,6 +82,16 @@ def test_a_thread_for_each_processor_and_none_of_them_left(pages, monkeypatch):
     assert threading.active_count() == before
 
 
+def test_where_no_threads_are_to_be_had_it_is_done_by_one(pages, monkeypatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    held, begin = pages
+    assert give_back([(begin, 8 * PAGE)]) == 8 * PAGE
+    assert held[0] == 0
+
+
 def test_the_memory_is_really_back():
     held = mmap.mmap(-1, memory.MANY_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held.write(b"\1" * len(held))

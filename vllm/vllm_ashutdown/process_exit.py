@@ -56,9 +56,11 @@ def fast_exit(code: int) -> None:
     tie = child.current()
     if tie is not None:
         tie.tell_leaving(code)
-    for work in _last:
-        work()
-    os._exit(code)
+    try:
+        for work in _last:
+            work()
+    finally:
+        os._exit(code)
 
 
 _last: list[Callable[[], object]] = []

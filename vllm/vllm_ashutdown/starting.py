@@ -26,14 +26,16 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from . import report_file
+from .core.claims import claims
 from .core.files import ledger
 from .core.mode import Mode
 from .core.trigger import Trigger
 from .exit_code import ExitCode
 from .process_exit import exit_code, fast_exit, will_leave_fast
 from .program import is_a_server
+from .tree.belongings import release_for
 from .tree.child import SIGNALS
-from .tree.ending import strike
+from .tree.ending import REAP_SECONDS, alive_after, strike
 from .tree.home import default_decision, home
 from .tree.member import Member
 from .tree.part import Part
@@ -47,6 +49,9 @@ STOP_SECONDS = 1.4
 
 CHILDREN_SHARE = 0.6
 """Of that: for them to end what they have begun themselves."""
+
+TELL_SECONDS = 0.2
+"""For a line about that to be written, should anyone read the log."""
 
 LAST_SECONDS = 1.8
 """From the signal: when the thread that sees to it does what is left to do."""
@@ -80,6 +85,7 @@ class Start:
         self._whole = 0
         self._due = False
         self._failed = False
+        self._before: dict[int, Any] = {}
         self._stop: TreeStop | None = None
         self._said = threading.Lock()
         self._over = threading.Event()
@@ -96,8 +102,15 @@ class Start:
         self.active = True
         will_leave_fast()
         for number in SIGNALS:
-            signal.signal(number, self._on_signal)
+            self._before[number] = signal.signal(number, self._on_signal)
         atexit.register(self._at_exit)
+
+    def leave(self) -> None:
+        """Leaves a start to vLLM's own handlers, as it would be without us."""
+        if self.active:
+            self.over()
+            for number, before in self._before.items():
+                signal.signal(number, before)
 
     def reached(self, stage: str) -> None:
         """Notes how far the start has come."""
@@ -117,6 +130,11 @@ class Start:
         if here is not None:
             here.by_default = default_decision
         return self.trigger
+
+    @property
+    def signals(self) -> int:
+        """How many have reached this process itself."""
+        return self._own_signals
 
     @contextlib.contextmanager
     def whole(self) -> Generator[None, None, None]:
@@ -170,6 +188,8 @@ class Start:
             raise StartInterrupted
         if self._own_signals > 1 and self._stop is not None:
             self._stop.raise_to(Mode.KILL, Trigger.signal(number))
+        elif self._own_signals > 1:  # on its way out, vLLM waits for them
+            strike(_tree().processes)
 
     def _leave_at_once(self) -> NoReturn:
         """Where there is nothing to stop, and modules are imported half way.
@@ -220,26 +240,40 @@ class Start:
         self._leave(code)
 
     def _leave(self, code: int) -> NoReturn:
-        self._over.set()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
         fast_exit(code)
-        raise SystemExit(code)  # switched off: the slow way
+        # Switched off, it goes the slow way, which nobody hurries. Until here the
+        # other thread sees to it: exit hooks are other people's code, too.
+        self._over.set()
+        raise SystemExit(code)
 
     def _see_to_it(self, code: int = ExitCode.STOPPED) -> None:
         """On a thread of its own: it ends, whatever becomes of the exception."""
         if not self._failed:
-            self._say()
-            self._ask_all()
+            # A log that nobody reads any more must hold up nothing.
+            _thread.start_new_thread(self._say, ())
+            with contextlib.suppress(Exception):
+                self._ask_all()
         if self._over.wait(self._at + LAST_SECONDS - time.monotonic()):
             return
-        logger.warning("[shutdown] the start does not end by itself: SIGKILL")
-        tree = _tree()
-        strike(tree.processes)
-        TreeStop(tree, Mode.KILL, 0.0, 1.0, self.trigger or Trigger.call("exit")).run()
-        logging.shutdown()
-        os._exit(code)
+        try:
+            processes = _tree().processes
+            strike(processes)
+            telling = threading.Thread(
+                target=logger.warning,
+                args=("[shutdown] the start does not end by itself: SIGKILL",),
+                daemon=True,
+            )
+            telling.start()
+            alive_after(processes, REAP_SECONDS)
+            release_for(processes)
+            ledger.remove_all()
+            claims.withdraw()
+            telling.join(TELL_SECONDS)
+        finally:
+            os._exit(code)
 
     def _ask_all(self) -> None:
         """Tells all that was begun to stop, while the main thread finds its way out.
@@ -272,6 +306,8 @@ class StartSignals(Signals):
     def signal(number: int, handler: Any) -> Any:
         """Sets a handler, but for those of a start that is under way."""
         if start.active and number in SIGNALS:
+            if start.stage == LOADING:  # started with python -m, nobody runs it
+                start.reached("the configuration is made")
             return signal.getsignal(number)
         return signal.signal(number, handler)
 

@@ -34,7 +34,10 @@ logger = logging.getLogger("vllm.ashutdown")
 MARGIN_SECONDS = 0.5
 """Behind the deadline of the budget: the order's own last step ends there."""
 
-LOCKED_SECONDS = 2.0
+TELL_SECONDS = 1.0
+"""For the lines about it to be written."""
+
+LOCKED_SECONDS = 4.0
 """Behind that, until it counts as lost that the thread gets its turn."""
 
 
@@ -73,6 +76,21 @@ class Watchdog:
                 self._bite()
 
     def _bite(self) -> None:
+        telling = threading.Thread(target=self._tell, daemon=True)
+        telling.start()
+        # A log that nobody reads any more must hold up nothing.
+        telling.join(TELL_SECONDS)
+        try:
+            processes = self._processes()
+            strike(processes)
+            alive_after(processes, REAP_SECONDS)
+            ledger.remove_all()
+            release_for(processes)
+            claims.withdraw()
+        finally:
+            os._exit(ExitCode.WATCHDOG)
+
+    def _tell(self) -> None:
         logger.critical(
             "[shutdown] the stop (%s) did not end in its time. What each thread is at "
             "follows; then its processes are killed, and this one leaves with code %d. "
@@ -82,11 +100,3 @@ class Watchdog:
             ExitCode.WATCHDOG,
         )
         faulthandler.dump_traceback(sys.__stderr__ or 2)
-        processes = self._processes()
-        strike(processes)
-        alive_after(processes, REAP_SECONDS)
-        ledger.remove_all()
-        release_for(processes)
-        claims.withdraw()
-        logging.shutdown()
-        os._exit(ExitCode.WATCHDOG)

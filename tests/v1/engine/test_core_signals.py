@@ -19,7 +19,7 @@ class State(enum.Enum):
 
 @pytest.fixture(autouse=True)
 def _starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core._Busy, "loop", False)
+    monkeypatch.setattr(core._Start, "is_over", False)
 
 
 def test_until_its_loop_is_there_a_signal_ends_the_start():
@@ -29,6 +29,14 @@ def test_until_its_loop_is_there_a_signal_ends_the_start():
         handle(signal.SIGTERM, None)
     assert left.value.code == 0
     assert seen == [signal.SIGTERM], "vLLM has noted it, too"
+
+
+def test_a_core_that_has_failed_is_not_interrupted_on_its_way_out():
+    # vLLM gives the signal its default back first of all.
+    before = signal.getsignal(signal.SIGUSR1)
+    core._CoreSignals.signal(signal.SIGUSR1, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR1, before)
+    ends_the_start(lambda number, frame: None)(signal.SIGTERM, None)
 
 
 def test_from_then_on_it_is_vllms():

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..core.files import Kind, ledger
+from ..reclaiming import reclaim_once
+from ..tree import child
 
 
 def make_create_server_unix_socket(
@@ -22,7 +24,10 @@ def make_create_server_unix_socket(
 
     @functools.wraps(original)
     def create_server_unix_socket(path: str) -> socket.socket:
-        # It fails where anything is: what is there afterwards is ours.
+        # It fails where anything is: what is there afterwards is ours. And what a
+        # server has left that was killed must go before.
+        if child.current() is None:
+            reclaim_once()
         server = original(path)
         if not path.startswith("\0"):
             file = str(Path(path).absolute())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Generator
 from typing import Any
 
@@ -19,6 +20,8 @@ from ..tree.ending import ends_of
 from . import core_client, output_processor
 from .engine_state import EngineState
 from .exceptions import shutdown_error
+
+logger = logging.getLogger("vllm.ashutdown")
 
 LOOK_SECONDS = 0.5
 """For the look at what there is before a stop: it is for the report alone."""
@@ -184,7 +187,8 @@ class AsyncLLMStop:
         """What there was when the stop began; at the latest before the core stops."""
         try:
             return self.before.result_here(LOOK_SECONDS)
-        except TimeoutError:  # nothing there is worth to be late for
+        except Exception as error:  # nothing there is worth to be late for
+            logger.debug("[shutdown] nothing is known from before: %r", error)
             return None
 
     async def released(self) -> Detail:

@@ -46,7 +46,7 @@ def make_handle_shutdown(original: Callable[..., bool]) -> Callable[..., bool]:
 
     @functools.wraps(original)
     def handle_shutdown(self: Any) -> bool:
-        _Busy.loop = True
+        _Start.is_over = True
         states = type(self.shutdown_state)
         if self.shutdown_state is states.RUNNING:
             return original(self)
@@ -104,10 +104,10 @@ def _once(call: Callable[[], None]) -> Callable[[], None]:
     return once
 
 
-class _Busy:
-    """Whether this process has come to its busy loop."""
+class _Start:
+    """Of this process's core: over with its busy loop, or when it has failed."""
 
-    loop = False
+    is_over = False
 
 
 def make_signal(original: ModuleType) -> ModuleType:
@@ -120,8 +120,11 @@ class _CoreSignals(Signals):
 
     @staticmethod
     def signal(number: int, handler: Any) -> Any:
-        ending = ends_the_start(handler) if callable(handler) else handler
-        return Signals.signal(number, ending)
+        if callable(handler):
+            return Signals.signal(number, ends_the_start(handler))
+        # It gives signals their default back: it is on its way out.
+        _Start.is_over = True
+        return Signals.signal(number, handler)
 
 
 def ends_the_start(handler: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
@@ -130,7 +133,7 @@ def ends_the_start(handler: Callable[[int, Any], None]) -> Callable[[int, Any], 
     @functools.wraps(handler)
     def handle(number: int, frame: Any) -> None:
         handler(number, frame)
-        if not _Busy.loop:
+        if not _Start.is_over:
             raise SystemExit(ExitCode.STOPPED)
 
     return handle

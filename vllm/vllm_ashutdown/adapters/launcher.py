@@ -127,7 +127,7 @@ class _Server:
         self._listen()
         interrupted = start.over()
         if interrupted is not None:  # in the last moment before this one
-            self._signals = 1
+            self._signals = start.signals
             self._ask(_Wish(interrupted))
         wished = self._loop.create_task(self._wished.wait())
         with announced(self.engine, self.gate.close), quieted():

@@ -16,9 +16,23 @@ from ..process_exit import (
 )
 from ..program import is_the_whole_program
 from ..starting import StartSignals, start
+from ..tree.home import home
 
 _OF_THEIR_OWN = ("headless", "data_parallel_multi_port_external_lb")
 """Options with which vLLM's handlers do from the start what they do later."""
+
+
+def _is_left_to_vllm(args: Any) -> bool:
+    """Whether what this starts is not ours to stop: nor is its start."""
+    import vllm.envs as envs
+
+    # The front end that is no Python process is stopped by vLLM's own launcher.
+    rust = getattr(envs, "VLLM_USE_RUST_FRONTEND", False)
+    return (
+        any(getattr(args, name, False) for name in _OF_THEIR_OWN)
+        or bool(rust)
+        or home() is None
+    )
 
 
 def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
@@ -30,8 +44,8 @@ def make_cmd(original: Callable[..., None]) -> Callable[..., None]:
             original(args)
             return
         will_leave_fast()
-        if any(getattr(args, name, False) for name in _OF_THEIR_OWN):
-            start.over()
+        if _is_left_to_vllm(args):
+            start.leave()
         try:
             start.run(functools.partial(original, args))
         except SystemExit as error:

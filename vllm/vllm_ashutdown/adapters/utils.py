@@ -129,14 +129,14 @@ class _Launcher:
             for process in self._tree.processes:
                 here.record(process.pid).decide = self._decide
             self._trigger = start.over() or self._trigger
-            if self._trigger is None:
-                watch()
+            try:
+                if self._trigger is None:
+                    watch()
+            except Exception as error:  # vLLM has logged it: a process has died
+                self._trigger = self._trigger or Trigger.death(str(error))
             self._waiting = False
         except _Asked:
             pass
-        except Exception as error:  # vLLM has logged it: a process has died
-            self._waiting = False
-            self._trigger = self._trigger or Trigger.death(str(error))
         trigger = self._trigger
         if trigger is None:
             return  # all have left by themselves

@@ -14,6 +14,7 @@ import fcntl
 import json
 import logging
 import os
+import platform
 import secrets
 import stat
 import sys
@@ -102,18 +103,25 @@ class Claims:
 
     def _open(self) -> None:
         directory = place()
-        name = f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
         while self._file is None:
+            self._path = directory / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not is_ours(directory):
                 raise PermissionError(f"{directory} is not this user's alone")
             # Between the two, one that ends may have removed the empty directory.
             with contextlib.suppress(FileNotFoundError):
                 flags = os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC
-                self._file = os.open(directory / name, flags, 0o600)
-        self._path = directory / name
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._write({"pid": os.getpid(), "command": sys.argv[:3]})
+                self._file = self._locked(os.open(self._path, flags, 0o600))
+        head = {"pid": os.getpid(), "command": sys.argv[:3], "host": platform.node()}
+        self._write(head)
+
+    def _locked(self, file: int) -> int | None:
+        """``file``, locked; ``None`` if someone took it for a dead one's."""
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)
+        return None
 
     def _write(self, line: dict[str, object]) -> None:
         assert self._file is not None

@@ -93,16 +93,27 @@ def without_dead_tracker() -> Generator[None, None, None]:
     It would, with a warning, just to be told that a name is gone.
     """
     tracker: Any = resource_tracker._resource_tracker
-    lives = getattr(tracker, "_check_alive", None)
-    if lives is None or getattr(tracker, "_fd", None) is None or lives():
-        yield
-        return
-    tracker._send = lambda *_: None
-    tracker.ensure_running = lambda: None
+    with _hushing:
+        lives = getattr(tracker, "_check_alive", None)
+        fd = getattr(tracker, "_fd", None)
+        hush = lives is not None and fd is not None and not lives()
+        if hush:
+            _hushed.append(1)
+            tracker._send = lambda *_: None
+            tracker.ensure_running = lambda: None
     try:
         yield
     finally:
-        del tracker._send, tracker.ensure_running
+        with _hushing:
+            if hush:
+                _hushed.pop()
+            if not _hushed:  # nobody else is at it, on another thread or further up
+                vars(tracker).pop("_send", None)
+                vars(tracker).pop("ensure_running", None)
+
+
+_hushing = threading.RLock()
+_hushed: list[int] = []
 
 
 def _unlink(name: str, tracked_as: str, unlink: Callable[[str], object]) -> None:

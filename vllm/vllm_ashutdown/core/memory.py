@@ -61,10 +61,15 @@ def give_back(spans: Iterable[Span]) -> int:
         threading.Thread(target=work, name="vllm-ashutdown-memory", daemon=True)
         for _ in range(min(len(os.sched_getaffinity(0)), MOST_THREADS) - 1)
     ]
+    begun = []
     for thread in threads:
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more of them are to be had
+            break
+        begun.append(thread)
     work()
-    for thread in threads:
+    for thread in begun:
         thread.join()
     return total
 

@@ -7,6 +7,7 @@ import enum
 import fcntl
 import json
 import os
+import platform
 import socket
 import stat
 from collections.abc import Iterator
@@ -90,7 +91,11 @@ def reclaim(*, remove: bool, directory: Path | None = None) -> Reclaimed:
             if lines is None:
                 alive.append(path.stem)
                 continue
-            found = list(_of_one(lines, remove=remove))
+            head: dict[str, Any] = next((one for one in lines if "pid" in one), {})
+            if head.get("host", platform.node()) != platform.node():
+                alive.append(path.stem)  # on another host, where its lock may be held
+                continue
+            found = list(_of_one(head, lines, remove=remove))
             leftovers += found
             if remove and all(one.verdict is Verdict.REMOVED for one in found):
                 path.unlink(missing_ok=True)
@@ -108,8 +113,11 @@ def _held(path: Path) -> Iterator[list[Any] | None]:
     """
     try:
         file = path.open("rb")
-    except OSError:
+    except FileNotFoundError:
         yield []
+        return
+    except OSError:
+        yield None
         return
     with file:
         try:
@@ -127,8 +135,9 @@ def _held(path: Path) -> Iterator[list[Any] | None]:
         yield lines
 
 
-def _of_one(lines: list[Any], *, remove: bool) -> Iterator[Leftover]:
-    head: dict[str, Any] = next((line for line in lines if "pid" in line), {})
+def _of_one(
+    head: dict[str, Any], lines: list[Any], *, remove: bool
+) -> Iterator[Leftover]:
     command = " ".join(str(word) for word in head.get("command", ["vLLM"]))
     owner = f"{command} (pid {head.get('pid')})"
     made = {line["path"]: line for line in lines if "path" in line}

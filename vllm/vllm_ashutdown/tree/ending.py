@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -85,7 +86,12 @@ def staying_after(processes: Iterable[Any], seconds: float) -> list[Any]:
     if here is None:
         return alive_after(processes, seconds)
     until = time.monotonic() + seconds
-    with handles(processes) as running, here.bell() as bell:
+    with contextlib.ExitStack() as opened:
+        try:
+            bell = opened.enter_context(here.bell())
+        except OSError:  # no descriptors left
+            return alive_after(processes, seconds)
+        running = opened.enter_context(handles(processes))
         while True:
             for handle, process in list(running.items()):
                 if leaving(process) is not None:

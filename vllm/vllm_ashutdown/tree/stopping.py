@@ -7,6 +7,7 @@ keeps the order of its own, and stops the cores when the last of them is gone.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from .belongings import ROWS, made_by, owned_by, release_for
 from .ending import end, ends_of, kill, reap, strike
 from .handle import handles, ready
 from .home import home
+
+logger = logging.getLogger("vllm.ashutdown")
 
 SERVERS_SHARE = 0.35
 """Of the teardown reserve: for the servers, once nothing drains any more."""
@@ -149,7 +152,10 @@ class TreeStop:
         return owned_by(self._tree.processes, self._made)
 
     def _stop_cores(self) -> Detail:
-        self._before = look(self._owned(), probes=ROWS)
+        try:
+            self._before = look(self._owned(), probes=ROWS)
+        except Exception as error:  # it is for the report alone
+            logger.debug("[shutdown] nothing is known from before: %r", error)
         grace = 0.0 if self.stop.mode is Mode.KILL else core_seconds(self.stop)
         ends = end(self._tree.cores, grace, struck=self._killed)
         ends += end(self._tree.others, core_seconds(self.stop), struck=self._killed)
