@@ -62,6 +62,33 @@ def forever():
 start.watch()
 """
 
+FULL = """
+import fcntl
+out, into = os.pipe()
+fcntl.fcntl(into, fcntl.F_SETFL, os.O_NONBLOCK)
+try:
+    while True:
+        os.write(into, bytes(4096))
+except BlockingIOError:
+    fcntl.fcntl(into, fcntl.F_SETFL, 0)
+os.dup2(into, 2)
+"""
+"""Nobody reads what it logs, and there is no room for a line more."""
+
+MAIN_THREAD_ENDS = """
+import ctypes, os, sys, threading
+libc = ctypes.CDLL(None)
+libc.pthread_join.argtypes = [ctypes.c_ulong, ctypes.c_void_p]
+def rest():
+    libc.pthread_join(threading.main_thread().ident, None)
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+threading.Thread(target=rest).start()
+libc.pthread_exit(None)
+"""
+"""It has its stdin and one other thread, which ends it when stdin ends."""
+
 
 class Program:
     """A start that is under way."""

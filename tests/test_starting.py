@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.life import HEAD
+from tests.life import FULL, HEAD
 from tests.programs import ROOT
 
 SECONDS = 2.0
@@ -108,33 +108,21 @@ def test_an_exception_that_is_lost_on_its_way_loses_no_signal(program):
     assert "does not end by itself" in err
 
 
-FULL = """
-    import fcntl, logging
-    out, into = os.pipe()
-    fcntl.fcntl(into, fcntl.F_SETFL, os.O_NONBLOCK)
-    try:
-        while True:
-            os.write(into, bytes(4096))
-    except BlockingIOError:
-        fcntl.fcntl(into, fcntl.F_SETFL, 0)
-    logging.basicConfig(level=logging.INFO, stream=os.fdopen(into, "w"))
-"""
-
-
 @pytest.mark.parametrize("obstacle", ["a log that nobody reads", "an exit hook"])
 def test_nothing_on_its_way_out_holds_it_up_for_ever(program, obstacle):
     hook = "import atexit; atexit.register(time.sleep, 60)"
-    one = program(
-        (FULL if obstacle == "a log that nobody reads" else f"    {hook}")
-        + """
-    def main():
-        begin(willing)
-        say("ready")
-        forever()
+    one = program(f"""
+{FULL if obstacle == "a log that nobody reads" else hook}
+import logging
+logging.basicConfig(level=logging.INFO)
 
-    start.run(main)
-    """
-    )
+def main():
+    begin(willing)
+    say("ready")
+    forever()
+
+start.run(main)
+""")
     child = one.child()
     one.hears("ready")
     one.signal()

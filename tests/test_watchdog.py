@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.life import HEAD
+from tests.life import FULL, HEAD
 from tests.programs import ROOT
 from vllm_ashutdown.exit_code import ExitCode
 
@@ -87,15 +87,7 @@ def test_native_code_is_no_shelter(program, library, code):
 
 def test_a_log_that_nobody_reads_is_no_shelter(program):
     one = program(f"""{STOP}
-import fcntl
-out, into = os.pipe()
-fcntl.fcntl(into, fcntl.F_SETFL, os.O_NONBLOCK)
-try:
-    while True:
-        os.write(into, bytes(4096))
-except BlockingIOError:
-    fcntl.fcntl(into, fcntl.F_SETFL, 0)
-os.dup2(into, 2)
+{FULL}
 watchdog.LOCKED_SECONDS = 30
 will_leave_fast()
 begin(deaf)

@@ -5,6 +5,7 @@ import os
 
 from tests.inventory.planted import child
 from tests.inventory.sides import found, needs_linux, sees, spares
+from tests.life import MAIN_THREAD_ENDS
 from vllm_ashutdown.inventory import Process
 
 pytestmark = needs_linux
@@ -37,19 +38,7 @@ def test_a_zombie_that_awaits_its_parent_is_gone():
 
 @sees("processes")
 def test_a_zombie_whose_other_threads_run_on_is_not_gone():
-    main_thread_ends = """
-import ctypes, os, threading
-libc = ctypes.CDLL(None)
-libc.pthread_join.argtypes = [ctypes.c_ulong, ctypes.c_void_p]
-def rest():
-    libc.pthread_join(threading.main_thread().ident, None)
-    print("ready", flush=True)
-    sys.stdin.read()
-    os._exit(0)
-threading.Thread(target=rest).start()
-libc.pthread_exit(None)
-"""
-    with child(main_thread_ends) as (process, _):
+    with child(MAIN_THREAD_ENDS) as (process, _):
         assert found("processes", processes=(process,)) == {str(process)}
 
 

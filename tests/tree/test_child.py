@@ -17,8 +17,8 @@ from tests.tree import targets
 from tests.tree.ear import Ear, tell
 from vllm_ashutdown.tree import child
 from vllm_ashutdown.tree.child import Allowance, Invitation
-from vllm_ashutdown.tree.home import default_decision
 from vllm_ashutdown.tree.member import Member
+from vllm_ashutdown.tree.record import default_decision
 
 MARK = int(signal.SIGUSR1)
 """Reported last: what a child has reported before it has been heard by then."""

@@ -21,9 +21,10 @@ import pytest
 from tests.tree import targets
 from vllm_ashutdown.tree import home as home_module
 from vllm_ashutdown.tree import message as message_module
-from vllm_ashutdown.tree.home import Home, Record, home, inherited
+from vllm_ashutdown.tree.home import Home, home, inherited
 from vllm_ashutdown.tree.member import Member
 from vllm_ashutdown.tree.message import Message
+from vllm_ashutdown.tree.record import Record
 
 DEEP = b"[" * 100_000
 NOT_ASCII = b'{"token": "\\u00e9", "is": "talk"}'

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.life import MAIN_THREAD_ENDS
 from tests.tree.ear import tell
 from vllm_ashutdown.tree import member as member_module
 from vllm_ashutdown.tree.member import Member, stat_of
@@ -57,20 +58,6 @@ def test_a_zombie_does_not_live_but_has_a_start(sleeper):
     assert stat_of(sleeper.pid) == ("Z", member.start)
     assert not member.alive
     assert member.gone_within(0)
-
-
-MAIN_THREAD_ENDS = """
-import ctypes, os, sys, threading
-libc = ctypes.CDLL(None)
-libc.pthread_join.argtypes = [ctypes.c_ulong, ctypes.c_void_p]
-def rest():
-    libc.pthread_join(threading.main_thread().ident, None)
-    print("ready", flush=True)
-    sys.stdin.read()
-    os._exit(0)
-threading.Thread(target=rest).start()
-libc.pthread_exit(None)
-"""
 
 
 def test_it_lives_until_its_last_thread_is_over():

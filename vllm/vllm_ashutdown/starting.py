@@ -36,9 +36,10 @@ from .program import is_a_server
 from .tree.belongings import release_for
 from .tree.child import SIGNALS
 from .tree.ending import REAP_SECONDS, alive_after, strike
-from .tree.home import default_decision, home
+from .tree.home import home
 from .tree.member import Member
 from .tree.part import Part
+from .tree.record import default_decision
 from .tree.signals import Signals
 from .tree.stopping import Tree, TreeStop
 
