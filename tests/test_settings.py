@@ -14,6 +14,7 @@ READERS = {
     settings.TEARDOWN_SECONDS: settings.teardown_seconds,
     settings.RETRY_AFTER_SECONDS: settings.retry_after_seconds,
     settings.FAST_EXIT: settings.fast_exit,
+    settings.STATE_DIRECTORY: settings.state_directory,
     settings.REPORT: settings.report_path,
 }
 
