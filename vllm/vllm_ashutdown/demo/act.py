@@ -52,10 +52,10 @@ class Act:
 
 ACTS = (
     Act(
-        title="Drain: --shutdown-timeout 60",
+        title="Drain: --shutdown-timeout 300",
         meaning="Every stream in flight runs on to its own end, then the server goes.",
-        shutdown_timeout=60,
-        max_tokens=256,
+        shutdown_timeout=300,
+        max_tokens=128,
     ),
     Act(
         title="Abort: --shutdown-timeout 0, vLLM's default",
