@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+
+from tests.programs import ROOT
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
+        # This checkout's package, also where another one is installed.
+        env=os.environ | {"PYTHONPATH": str(ROOT / "vllm")},
         capture_output=True,
         text=True,
         timeout=60,

@@ -132,6 +132,32 @@ start.run(main)
     assert not child.alive
 
 
+def test_the_one_who_sees_to_it_does_not_wait_for_the_log_either(program):
+    one = program(f"""
+{FULL}
+import logging
+logging.basicConfig(level=logging.INFO)
+
+def main():
+    begin(willing)
+    say("ready")
+    while True:  # the exception is lost here: nobody else writes to the log
+        try:
+            forever()
+        except BaseException:
+            continue
+
+start.run(main)
+""")
+    child = one.child()
+    one.hears("ready")
+    one.signal()
+    code, _, _ = one.over()
+    assert code == 0
+    assert one.seconds < SECONDS + 0.5
+    assert not child.alive
+
+
 def test_a_start_that_goes_on_is_told_when_it_is_over(program):
     one = program("""
         def main():
@@ -264,6 +290,30 @@ def test_a_child_that_is_signalled_alone_ends_the_start(program):
     assert code == 0
     assert f"SIGTERM to ForkProcess-1 (pid {child.pid}) while" in err
     assert one.seconds < SECONDS
+    assert not child.alive
+
+
+def test_what_a_child_reports_is_no_second_signal(program):
+    one = program("""
+        def main():
+            begin(deaf)
+            say("ready")
+            while True:
+                try:
+                    forever()
+                except BaseException:
+                    say("told")
+
+        start.run(main)
+    """)
+    child = one.child()
+    one.hears("ready")
+    os.kill(child.pid, signal.SIGTERM)
+    one.hears("told")
+    one.signal()
+    assert not child.gone_within(0.5)  # it gets its time: this was the first of ours
+    code, _, _ = one.over()
+    assert code == 0
     assert not child.alive
 
 

@@ -131,6 +131,20 @@ fast_exit(3)
     assert one.over() == (3, "over\n", "")
 
 
+def test_without_a_thread_for_it_the_stop_goes_on(program):
+    one = program(f"""{STOP}
+will_leave_fast()
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+stop()
+fast_exit(3)
+""")
+    one.at = time.monotonic()
+    said = "[shutdown] there is no watchdog: can't start new thread\n"
+    assert one.over() == (3, "", said)
+
+
 def test_a_drain_without_limit_has_no_deadline(program):
     one = program(f"""{STOP}
 will_leave_fast()

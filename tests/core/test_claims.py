@@ -250,8 +250,9 @@ def test_a_socket_that_answers_stays(owner, tmp_path, alive):
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_shared_memory_that_someone_has_mapped_stays(directory, mapped):
+def test_shared_memory_that_someone_has_mapped_stays(directory, request, mapped):
     memory = SharedMemory(create=True, size=4096)
+    request.addfinalizer(lambda: Path(memory_path(memory.name)).unlink(missing_ok=True))
     claims = Claims()
     claims.note("shared memory", memory_path(memory.name))
     context = multiprocessing.get_context("fork")

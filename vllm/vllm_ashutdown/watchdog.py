@@ -56,10 +56,14 @@ class Watchdog:
 
     def arm(self) -> None:
         """Begins to watch, in a process that is a server and nothing more."""
-        if leaves_fast():
+        if not leaves_fast():
+            return
+        try:
             threading.Thread(
                 target=self._watch, name="vllm-ashutdown-watchdog", daemon=True
             ).start()
+        except RuntimeError as error:  # no more threads are to be had
+            logger.warning("[shutdown] there is no watchdog: %s", error)
 
     def _watch(self) -> None:
         moved = self._stop.budget_moved
