@@ -54,6 +54,7 @@ Monitor.__module__ = "vllm.v1.engine.monitor"
 
 @sees("threads")
 def test_threads_that_vllm_and_the_stop_have_left(start):
+    before = take_baseline()  # other tests' homes live on
     threads = [
         start(name="vllm-offloading", daemon=True),
         start(by_vllm("vllm.v1.engine.core_client", start.wait), name="a"),
@@ -62,7 +63,7 @@ def test_threads_that_vllm_and_the_stop_have_left(start):
         start(name="d", kind=Monitor),
     ]
     ids = [thread.native_id for thread in threads]
-    assert found("threads") == {
+    assert found("threads", baseline=before) == {
         f"vllm-offloading (daemon, id {ids[0]})",
         *(f"{name} (id {i})" for name, i in zip("abcd", ids[1:], strict=True)),
     }
