@@ -33,6 +33,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
+from benchmarks.shard import Shard
 from tests.clients import CUT, TYPED, WHOLE, Answer, Clients
 from tests.server import Server
 from tests.topologies import TOPOLOGIES
@@ -125,7 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the campaign; gives the exit code."""
     arguments = build_parser().parse_args(argv)
     console = Console()
-    numbers = range(arguments.runs) if arguments.only is None else [arguments.only]
+    numbers = arguments.shard.of(arguments.runs)
+    if arguments.only is not None:
+        numbers = range(arguments.only, arguments.only + 1)
     outcomes = []
     for number in numbers:
         fault = Fault.draw(arguments.seed, number)
@@ -162,6 +165,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write every outcome there as well"
     )
+    Shard.add_to(parser)
     return parser
 
 

@@ -2,9 +2,11 @@
 
     python benchmarks/instants.py --runs 100             # one SIGTERM each
     python benchmarks/instants.py --runs 30 --signals 3  # two more, 0.2 s apart
+    python benchmarks/instants.py --shard 1/2            # and 2/2 beside it
 
 The first run is let come up, to know how long that takes; the others are signalled
 at instants spread evenly from the start of the process to a second after it is ready.
+Of ten, one is signalled in its teardown: once more, that is, since it was told to stop.
 The exit code is 1 if a run was not over within 2 s of its last signal, left something
 behind, wrote an error line, or left with another code than is documented: 0, or the
 signal's own before the package is loaded.
@@ -30,8 +32,12 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
+from benchmarks.shard import Shard
 from tests.server import READY, Server
 from tests.topologies import TOPOLOGIES, Topology
+
+TEARDOWN_SECONDS = 0.4
+"""Within which the signals into a teardown are spread."""
 
 PROMISED_SECONDS = 2.0
 """From the last signal to the exit."""
@@ -69,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ready = seconds_to_ready(topology)
     console.print(f"ready after {ready:.1f} s", highlight=False)
     runs = []
-    for number in range(arguments.runs):
-        instant = (ready + 1) * (number + 0.5) / arguments.runs
-        run = signal_once(topology, instant, arguments.signals, arguments.gap)
+    for number in arguments.shard.of(arguments.runs):
+        first, *more = instants(number, arguments, ready)
+        run = signal_once(topology, first, more)
         runs.append(run)
         verdict = "; ".join(run.broken) or "every promise kept"
         console.print(
@@ -116,7 +122,21 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write every run there as well"
     )
+    Shard.add_to(parser)
     return parser
+
+
+def instants(number: int, arguments: argparse.Namespace, ready: float) -> list[float]:
+    """When run ``number`` is signalled: once it is begun, then since the signal before.
+
+    Every tenth is signalled in the teardown, the others before or while they serve.
+    """
+    tenth, rest = divmod(number, 10)
+    more = [arguments.gap] * (arguments.signals - 1)
+    if rest == 9:
+        into = TEARDOWN_SECONDS * (tenth + 0.5) / max(1, arguments.runs // 10)
+        return [ready + 1, into, *more]
+    return [(ready + 1) * (number + 0.5) / arguments.runs, *more]
 
 
 def seconds_to_ready(topology: Topology) -> float:
@@ -129,8 +149,8 @@ def seconds_to_ready(topology: Topology) -> float:
             return line.at - began
 
 
-def signal_once(topology: Topology, instant: float, signals: int, gap: float) -> Run:
-    """One server: begun, signalled at ``instant``, looked after."""
+def signal_once(topology: Topology, instant: float, gaps: Sequence[float]) -> Run:
+    """One server: begun, signalled at ``instant`` and after each gap, looked after."""
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="instants-") as directory,
@@ -139,7 +159,7 @@ def signal_once(topology: Topology, instant: float, signals: int, gap: float) ->
         time.sleep(max(0.0, began + instant - time.monotonic()))
         server.watch.look()
         at = server.signal(signal.SIGTERM)
-        for _ in range(signals - 1):
+        for gap in gaps:
             time.sleep(gap)
             if server.process.poll() is None:
                 at = server.signal(signal.SIGTERM)
