@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -167,6 +168,108 @@ stuck()
     one.at = time.monotonic()
     assert one.over()[0] == ExitCode.WATCHDOG
     assert one.seconds < 2
+
+
+LOOP = f"""{STOP}
+import asyncio, ctypes, uvloop
+watchdog.MARGIN_SECONDS = 0.2
+
+def hold():  # in native code that no signal interrupts: a mutex is taken twice
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+
+def serve(new_loop, serving, seconds=0.3):
+    will_leave_fast()
+    async def main():
+        heard = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, heard.set)
+        watch = watchdog.SignalWatch(seconds, lambda: home().children(Part.CORE))
+        watch.begin()
+        await serving(heard, watch)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+    fast_exit(3)
+"""
+
+LOOPS = pytest.mark.parametrize(
+    "loop", ["asyncio.new_event_loop", "uvloop.new_event_loop"]
+)
+
+
+@LOOPS
+@pytest.mark.parametrize("held", ["hold()", "time.sleep(60)"])
+def test_a_loop_that_is_held_before_the_signal_comes_is_no_shelter(program, loop, held):
+    one = program(f"""{LOOP}
+begin(deaf)
+async def serving(heard, watch):
+    say("ready")
+    {held}
+serve({loop}, serving)
+""")
+    child = one.child()
+    one.hears("ready")
+    one.signal()
+    code, _, err = one.over()
+    assert code == ExitCode.WATCHDOG
+    assert 0.3 < one.seconds < 3
+    assert "the event loop has not answered a signal" in err
+    assert "in serving" in err, "what held it"
+    assert not child.alive
+
+
+@LOOPS
+def test_a_loop_that_answers_hears_of_every_signal_and_is_let_alone(program, loop):
+    one = program(f"""{LOOP}
+async def serving(heard, watch):
+    for _ in range(20):
+        say("ready")
+        await heard.wait()
+        heard.clear()
+        watch.answered()
+    await asyncio.sleep(1)
+    say("over")
+serve({loop}, serving)
+""")
+    for _ in range(20):
+        one.hears("ready")
+        one.signal()
+    assert one.over() == (3, "over\n", "")
+
+
+@LOOPS
+def test_a_signal_for_somebody_else_is_no_stop(program, loop):
+    one = program(f"""{LOOP}
+async def serving(heard, watch):
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+    say("ready")
+    await heard.wait()
+    await asyncio.sleep(1)
+    say("over")
+serve({loop}, serving)
+""")
+    one.hears("ready")
+    one.signal(signal.SIGUSR1)
+    assert one.over() == (3, "over\n", "")
+
+
+def test_without_a_thread_for_it_the_loop_keeps_its_signals(program):
+    one = program(f"""{LOOP}
+async def serving(heard, watch):
+    say("ready")
+    await heard.wait()
+begin_thread = threading.Thread.start
+def refuse(thread):
+    if thread.name == "vllm-ashutdown-signals":
+        raise RuntimeError("can't start new thread")
+    begin_thread(thread)
+threading.Thread.start = refuse
+serve(asyncio.new_event_loop, serving)
+""")
+    one.hears("ready")
+    one.signal()
+    said = "[shutdown] nobody watches the signals: can't start new thread\n"
+    assert one.over() == (3, "", said)
 
 
 def test_a_program_that_uses_vllm_is_never_bitten():

@@ -63,14 +63,24 @@ def _wanted(
 ) -> tuple[Mode, float]:
     given = None if timeout is None else parse_seconds(timeout)
     named = None if mode is None else Mode.parse(mode)
-    config = getattr(engine, "vllm_config", None)
-    drain = float(getattr(config, "shutdown_timeout", 0) or 0)
+    drain = _own_drain(engine)
     if given is not None:
         drain = given
     elif named is Mode.DRAIN and drain == 0:
         drain = float("inf")
     wanted = Mode.for_drain(drain) if named is None else named
     return wanted, drain if wanted is Mode.DRAIN else 0.0
+
+
+def _own_drain(engine: Any) -> float:
+    """``--shutdown-timeout``, as the engine has it."""
+    config = getattr(engine, "vllm_config", None)
+    return float(getattr(config, "shutdown_timeout", 0) or 0)
+
+
+def longest(engine: Any) -> float:
+    """Seconds that a stop of ``engine`` may take if nobody says anything else."""
+    return _own_drain(engine) + settings.teardown_seconds()
 
 
 async def ashutdown(

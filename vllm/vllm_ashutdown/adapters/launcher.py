@@ -35,7 +35,7 @@ from ..tree.child import SIGNALS
 from ..tree.home import home
 from ..tree.member import Member
 from ..tree.message import Message
-from ..watchdog import Watchdog
+from ..watchdog import SignalWatch, Watchdog
 from . import async_llm_run, core_client
 from .engine_state import announced, state_of
 
@@ -106,6 +106,7 @@ class _Server:
         self._signals = 0
         self._mode: tuple[Mode, Trigger] | None = None
         self._wish: _Wish | None = None
+        self._signal_watch = SignalWatch(async_llm_run.longest(engine), self._processes)
         self._wished = asyncio.Event()
 
     async def serve(self, serving: Any) -> Awaitable[None]:
@@ -124,6 +125,8 @@ class _Server:
         await asyncio.sleep(0)
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal, number)
+        if child.current() is None:  # else the launcher has the clock
+            self._signal_watch.begin()
         self._listen()
         interrupted = start.over()
         if interrupted is not None:  # in the last moment before this one
@@ -145,6 +148,7 @@ class _Server:
                 self.engine, wish.drain, trigger=wish.trigger, teardown=wish.teardown
             )
             Watchdog(stop, self._processes).arm()
+            self._signal_watch.answered()
             run = self._loop.create_task(stop.join())
             self._raise()  # by what came in the same turn of the loop
             try:
