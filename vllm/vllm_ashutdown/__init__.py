@@ -4,8 +4,10 @@ Installed beside a released vLLM, it is loaded by vLLM itself, in each of its
 processes, through the entry point group ``vllm.general_plugins``; nothing needs
 to import it. What a program may want is here::
 
-    report = await engine.ashutdown()          # on vLLM's own AsyncLLM
-    except vllm_ashutdown.EngineShutdownError  # what ends a request that is left
+    async with AsyncLLM.from_engine_args(args) as engine:    # vLLM's own classes
+    with LLM(model=...) as llm:
+    report = await engine.ashutdown()
+    except vllm_ashutdown.EngineShutdownError:    # what ends a request that is left
 
 This module stays light: engine cores and workers import it too.
 """
@@ -14,7 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import AShutdownError, EngineShutdownError, InvalidSettingError
+from .errors import (
+    AShutdownError,
+    EngineClosedError,
+    EngineShutdownError,
+    InvalidSettingError,
+)
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AShutdownError",
+    "EngineClosedError",
     "EngineShutdownError",
     "InvalidSettingError",
     "Mode",

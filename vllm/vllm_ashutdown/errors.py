@@ -3,8 +3,9 @@
 ::
 
     AShutdownError
-    ├── EngineShutdownError    a request met an engine that is stopping
-    └── InvalidSettingError    a setting has a value that means nothing
+    ├── EngineShutdownError      a request met an engine that is stopping
+    │   └── EngineClosedError    a call met an engine that has stopped
+    └── InvalidSettingError      a setting has a value that means nothing
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 ENDED = "The engine is shutting down and ended this request. It is safe to retry."
 DIED = "The engine died and ended this request. It is safe to retry."
 REFUSED = "The engine is shutting down and takes no new requests. It is safe to retry."
+CLOSED = "This engine is closed. Make a new one to go on."
 
 
 class AShutdownError(Exception):
@@ -39,6 +41,16 @@ class EngineShutdownError(AShutdownError):
         super().__init__(message)
         self.message = message
         self.output = output
+
+
+class EngineClosedError(EngineShutdownError):
+    """Raised by whatever needs an engine that has been shut down.
+
+    To close it again is no error, and does nothing.
+    """
+
+    def __init__(self, message: str = CLOSED, *, output: Any = None) -> None:
+        super().__init__(message, output=output)
 
 
 class InvalidSettingError(AShutdownError, ValueError):

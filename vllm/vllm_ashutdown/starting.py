@@ -45,7 +45,7 @@ from .tree.stopping import Tree, TreeStop
 
 logger = logging.getLogger("vllm.ashutdown")
 
-STOP_SECONDS = 1.4
+STOP_SECONDS = 1.0
 """From the signal: for what was begun to leave, and to be killed if it does not."""
 
 CHILDREN_SHARE = 0.6
@@ -54,7 +54,7 @@ CHILDREN_SHARE = 0.6
 TELL_SECONDS = 0.2
 """For a line about that to be written, should anyone read the log."""
 
-LAST_SECONDS = 1.8
+LAST_SECONDS = 1.3
 """From the signal: when the thread that sees to it does what is left to do."""
 
 LOADING = "vLLM is loaded"

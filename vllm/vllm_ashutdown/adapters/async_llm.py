@@ -24,10 +24,10 @@ from ..errors import DIED, ENDED, REFUSED, EngineShutdownError
 from ..starting import start
 from ..tree.home import home
 from ..tree.member import Member
-from . import core_client, output_processor
+from . import async_llm_loop, core_client, output_processor
 from .async_llm_run import ashutdown, shutdown, start_from_outside
 from .engine_state import state_of
-from .exceptions import shutdown_error
+from .exceptions import refusal, shutdown_error
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -73,6 +73,28 @@ def make_ashutdown(original: None) -> Callable[..., Any]:
     ashutdown_method.__name__ = "ashutdown"
     ashutdown_method.__qualname__ = "AsyncLLM.ashutdown"
     return ashutdown_method
+
+
+def make_aenter(original: None) -> Callable[..., Any]:
+    """``AsyncLLM.__aenter__``."""
+
+    async def aenter_method(self: Any) -> Any:
+        """``async with engine:`` shuts it down at the end of the block."""
+        return self
+
+    aenter_method.__name__ = "__aenter__"
+    return aenter_method
+
+
+def make_aexit(original: None) -> Callable[..., Any]:
+    """``AsyncLLM.__aexit__``."""
+
+    async def aexit_method(self: Any, *error: Any) -> None:
+        """Requests that are left may run on only where the block ended by itself."""
+        await ashutdown(self, timeout=None if error[0] is None else 0)
+
+    aexit_method.__name__ = "__aexit__"
+    return aexit_method
 
 
 def make_shutdown(original: Callable[..., None]) -> Callable[..., None]:
@@ -162,7 +184,9 @@ def make_add_request(original: Callable[..., Any]) -> Callable[..., Any]:
             stop.requests.refused += 1
             if exchange is not None:
                 exchange.end(REFUSED)
-            raise shutdown_error(REFUSED)
+            raise refusal(stop, REFUSED)
+        if stop is None:
+            async_llm_loop.settle(self)
         with state.tally.busy():
             try:
                 queue = await original(self, *args, **kwargs)

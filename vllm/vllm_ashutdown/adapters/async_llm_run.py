@@ -41,18 +41,19 @@ def begin(
     """
     wanted, drain = _wanted(engine, timeout, mode)
     state = state_of(engine)
+    steps = AsyncLLMStop(engine, state)
+    made = Stop(
+        wanted,
+        Budget.arm(
+            drain, settings.teardown_seconds() if teardown is None else teardown
+        ),
+        trigger,
+        raised=steps.raised,
+    )
     with state.lock:
-        if state.stop is None:
-            steps = state.steps = AsyncLLMStop(engine, state)
-            state.stop = Stop(
-                wanted,
-                Budget.arm(
-                    drain, settings.teardown_seconds() if teardown is None else teardown
-                ),
-                trigger,
-                raised=steps.raised,
-            )
-            return state.stop, steps
+        if state.stop is None:  # nothing may come between this and the next line
+            state.stop, state.steps = made, steps
+            return made, steps
         stop = state.stop
     stop.raise_to(wanted, trigger)
     return stop, None

@@ -19,7 +19,7 @@ from ..tree.belongings import ROWS, made_by, owned_by, release_for
 from ..tree.ending import ends_of
 from . import core_client, output_processor
 from .engine_state import EngineState
-from .exceptions import shutdown_error
+from .exceptions import refusal, shutdown_error
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -172,7 +172,8 @@ class AsyncLLMStop:
     def _stop_core(self, seconds: float) -> Detail:
         if self.client is None:
             return None
-        core_client.refuse_calls(self.client, lambda: shutdown_error(ENDED))
+        stop = self.stop
+        core_client.refuse_calls(self.client, lambda: refusal(stop, ENDED))
         # Whatever mode it has by now: kill gives no time.
         grace = 0.0 if self.stop.mode is Mode.KILL else seconds
         self._seen_before()

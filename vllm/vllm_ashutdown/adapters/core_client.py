@@ -184,6 +184,25 @@ def close_context(client: Any) -> None:
         resources.ctx.term()
 
 
+def move_here(client: Any, error: Exception) -> None:
+    """Lets the running loop take over from one that turns no more.
+
+    vLLM's tasks that read from the core, and the queue that they fill, belong to the
+    loop on which the engine was used first; another waits for them in vain.
+
+    Args:
+        client: vLLM's ``AsyncMPClient``.
+        error: What ends the calls into the core that were made on that loop.
+    """
+    resources = client.resources
+    for name in ("output_queue_task", "stats_update_task"):
+        if hasattr(resources, name):
+            setattr(resources, name, None)
+    fail_utility_calls(client, error)
+    client.outputs_queue = asyncio.Queue()
+    client._ensure_output_queue_task()
+
+
 def drop_outputs(client: Any) -> None:
     """Empties the queue that nobody reads any more."""
     queue = getattr(client, "outputs_queue", None)

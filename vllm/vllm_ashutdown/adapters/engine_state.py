@@ -29,6 +29,8 @@ class EngineState:
         announce: Called, on the thread that begins the stop, when it begins.
         files: What the engine has in the file system, to be taken away.
         inputs: Queues of requests whose input is itself a stream.
+        turn: Held by whoever steps an ``LLMEngine``, one at a time.
+        thread: The thread that does the stop of an ``LLMEngine``.
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,11 @@ class EngineState:
         self.announce: list[Callable[[], None]] = []
         self.files: list[str] = []
         self.inputs: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.lock = threading.Lock()
+        # Reentrant: a signal handler may ask for a stop while its thread does.
+        self.lock = threading.RLock()
+        # Likewise: a garbage collection may close the engine in the midst of a step.
+        self.turn = threading.RLock()
+        self.thread: int | None = None
         self.steps: AsyncLLMStop | None = None
         self.task: asyncio.Task[None] | None = None
 

@@ -7,12 +7,22 @@ from functools import cache
 from http import HTTPStatus
 from typing import Any
 
-from ..errors import EngineShutdownError
+from ..core.stop import Stop
+from ..errors import CLOSED, EngineClosedError, EngineShutdownError
 
 
 def shutdown_error(message: str, *, output: Any = None) -> EngineShutdownError:
-    """An :class:`EngineShutdownError` that is also vLLM's own kind of a 503."""
-    return _type()(message, output=output)
+    """An :class:`EngineShutdownError` that is also vLLM's own kind of a 503.
+
+    It is an :class:`EngineClosedError` where the message says that.
+    """
+    ours = EngineClosedError if message == CLOSED else EngineShutdownError
+    return _type(ours)(message, output=output)
+
+
+def refusal(stop: Stop, message: str) -> EngineShutdownError:
+    """What a call gets that meets ``stop``: ``message`` until it is over."""
+    return shutdown_error(CLOSED if stop.outcome.done() else message)
 
 
 def _again(message: str, output: Any) -> EngineShutdownError:
@@ -20,7 +30,7 @@ def _again(message: str, output: Any) -> EngineShutdownError:
 
 
 @cache
-def _type() -> type[EngineShutdownError]:
+def _type(ours: type[EngineShutdownError]) -> type[EngineShutdownError]:
     """The error's class, with the bases that the installed vLLM offers.
 
     ``generate()`` lets a ``GracefulHTTPError`` pass as it is and would wrap
@@ -55,12 +65,12 @@ def _type() -> type[EngineShutdownError]:
         return _again, (self.message, self.output)
 
     return type(
-        EngineShutdownError.__name__,
-        (EngineShutdownError, *bases),
+        ours.__name__,
+        (ours, *bases),
         {
             "__init__": init,
             "__reduce__": reduce,
-            "__doc__": EngineShutdownError.__doc__,
-            "__module__": EngineShutdownError.__module__,
+            "__doc__": ours.__doc__,
+            "__module__": ours.__module__,
         },
     )

@@ -1,0 +1,215 @@
+"""vllm.v1.engine.llm_engine: ``LLMEngine`` gets an ordered shutdown.
+
+It has no event loop and no output handler: whoever calls ``step()`` reads from the
+core. So the stop ends that call first, and only then what it reads from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import Any
+
+from .. import settings
+from ..core.budget import Budget
+from ..core.files import ledger
+from ..core.mode import Mode
+from ..core.order import shut_down_here
+from ..core.report import ShutdownReport
+from ..core.stop import Stop
+from ..core.trigger import Trigger
+from ..errors import ENDED, REFUSED
+from ..tree.home import home
+from ..tree.member import Member
+from . import core_client
+from .engine_state import EngineState, state_of
+from .exceptions import refusal
+from .llm_engine_stop import LLMEngineStop
+
+logger = logging.getLogger("vllm.ashutdown")
+
+_live: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _close_live_engines() -> None:
+    """Runs before the interpreter starts to take itself apart."""
+    for engine in list(_live):
+        shutdown(engine)
+
+
+def make_init(original: Callable[..., None]) -> Callable[..., None]:
+    """``LLMEngine.__init__``: the engine is known until it is closed."""
+    atexit.register(_close_live_engines)
+
+    @functools.wraps(original)
+    def init_method(self: Any, *args: Any, **kwargs: Any) -> None:
+        with ledger.making() as state_of(self).files:
+            original(self, *args, **kwargs)
+        _live.add(self)
+        here, client = home(), getattr(self, "engine_core", None)
+        for process in core_client.processes(client):
+            if here is not None:
+                decide = functools.partial(_decide, weakref.ref(self))
+                here.record(process.pid).decide = decide
+
+    return init_method
+
+
+def _decide(engine: weakref.ref[Any], member: Member, number: int) -> bool:
+    """What a signal to a process of an engine in a program means.
+
+    Ctrl-C is the program's, which will say what it means. A SIGTERM to one process
+    alone stops the engine that it belongs to.
+    """
+    if number == signal.SIGINT:
+        return True
+    there = engine()
+    if there is None:
+        return False
+    logger.info("[shutdown] %s received SIGTERM: its engine stops", member)
+    threading.Thread(
+        target=shutdown,
+        args=(there, Trigger.signal(number, str(member))),
+        name="vllm-ashutdown",
+        daemon=True,
+    ).start()
+    return True
+
+
+def make_shutdown(original: None) -> Callable[..., Any]:
+    """``LLMEngine.shutdown``."""
+
+    def shutdown_method(self: Any) -> ShutdownReport | None:
+        """Shuts this engine down, in order, and returns when all of it is given back.
+
+        Requests that are left are ended. A call that is under way in another thread
+        ends with an ``EngineShutdownError``. Every call that needs the engine raises
+        an ``EngineClosedError`` from then on; to close it again does nothing.
+
+        Returns:
+            What the stop did, and what it left; ``None`` where it is under way further
+            up on this thread.
+        """
+        return shutdown(self, Trigger.call("shutdown()"))
+
+    shutdown_method.__name__ = "shutdown"
+    shutdown_method.__qualname__ = "LLMEngine.shutdown"
+    return shutdown_method
+
+
+def shutdown(engine: Any, trigger: Trigger | None = None) -> ShutdownReport | None:
+    """See :func:`make_shutdown`; this is the same as a function."""
+    state = state_of(engine)
+    steps = LLMEngineStop(engine, state)
+    made = Stop(
+        Mode.ABORT,
+        Budget.arm(0.0, settings.teardown_seconds()),
+        trigger or Trigger.call("the end of its program"),
+        raised=steps.raised,
+    )
+    with state.lock:
+        if state.stop is None:  # a signal handler may have been faster
+            state.stop = made
+    stop = state.stop
+    if stop is made:
+        state.thread = threading.get_ident()
+        try:
+            shut_down_here(steps, stop)
+        finally:
+            stop.forget()
+            _live.discard(engine)
+    elif not stop.outcome.done() and state.thread == threading.get_ident():
+        return None  # a signal handler, or a destructor, in the midst of it
+    return stop.wait()
+
+
+def make_del(original: Callable[..., None]) -> Callable[..., None]:
+    """``LLMEngine.__del__``: silent, whatever state the engine is in."""
+    is_finalizing = sys.is_finalizing  # module globals may be gone by then
+
+    @functools.wraps(original)
+    def del_method(self: Any) -> None:
+        if not is_finalizing() and "engine_core" in vars(self):
+            shutdown(self, Trigger.call("del"))
+        if "dp_group" in vars(self):
+            original(self)
+
+    return del_method
+
+
+def make_add_request(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``LLMEngine.add_request``: the engine's own door."""
+
+    @functools.wraps(original)
+    def add_request_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _undisturbed(state_of(self), REFUSED):
+            return original(self, *args, **kwargs)
+
+    return add_request_method
+
+
+def make_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``LLMEngine.step``: it ends before what it reads from."""
+
+    @functools.wraps(original)
+    def step_method(self: Any) -> Any:
+        state = state_of(self)
+        if core_client.processes(self.engine_core):
+            # It waits for a core that may take its time, or be stuck: Ctrl-C must
+            # reach it at once, and does no harm.
+            with _in_turn(state, ENDED):
+                return original(self)
+        with _undisturbed(state, ENDED):
+            return original(self)
+
+    return step_method
+
+
+@contextlib.contextmanager
+def _in_turn(state: EngineState, message: str) -> Generator[None, None, None]:
+    """A block that a stop waits for, and no other thread's block breaks into."""
+    with state.turn:
+        if state.stop is not None:
+            raise refusal(state.stop, message)
+        yield
+
+
+@contextlib.contextmanager
+def _undisturbed(state: EngineState, message: str) -> Generator[None, None, None]:
+    """The same, and Ctrl-C comes when it is over.
+
+    What runs in it is a scheduler, a model and their bookkeeping: left half way, the
+    engine would compute nonsense for whoever asks next. A program that has a handler
+    of its own for SIGINT keeps it, and answers for what that does.
+    """
+    with _in_turn(state, message), _interrupts_later():
+        yield
+
+
+@contextlib.contextmanager
+def _interrupts_later() -> Generator[None, None, None]:
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if came:
+            raise KeyboardInterrupt
