@@ -6,7 +6,6 @@ same order for ``__del__``, other threads and code without a loop.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import logging
 import signal
@@ -28,16 +27,9 @@ from . import async_llm_loop, core_client, output_processor
 from .async_llm_run import ashutdown, shutdown, start_from_outside
 from .engine_state import state_of
 from .exceptions import refusal, shutdown_error
+from .live import live
 
 logger = logging.getLogger("vllm.ashutdown")
-
-_live: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _close_live_engines() -> None:
-    """Runs before the interpreter starts to take itself apart."""
-    for engine in list(_live):
-        shutdown(engine)
 
 
 def make_ashutdown(original: None) -> Callable[..., Any]:
@@ -130,7 +122,7 @@ def make_del(original: Callable[..., None]) -> Callable[..., None]:
 
 def make_init(original: Callable[..., None]) -> Callable[..., None]:
     """``AsyncLLM.__init__``: the engine is known until it is closed."""
-    atexit.register(_close_live_engines)
+    live.watch()
 
     @functools.wraps(original)
     def init_method(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -138,7 +130,7 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
         with ledger.making() as state_of(self).files:
             original(self, *args, **kwargs)
         start.reached("the application starts")
-        _live.add(self)
+        live.add(self, shutdown)
         here, client = home(), getattr(self, "engine_core", None)
         for process in core_client.processes(client):
             if here is not None:

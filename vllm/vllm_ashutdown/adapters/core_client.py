@@ -152,6 +152,19 @@ def kill(client: Any, struck: set[int]) -> None:
     strike(began(client), struck)
 
 
+def forsake(client: Any) -> None:
+    """Keeps vLLM's finalizers from running in a forked child: they end processes."""
+    resources = getattr(client, "resources", None)
+    for one in (
+        client,
+        getattr(resources, "engine_manager", None),
+        getattr(resources, "coordinator", None),
+    ):
+        finalizer = getattr(one, "_finalizer", None)
+        if finalizer is not None:
+            finalizer.detach()
+
+
 def io_tasks(client: Any) -> list[asyncio.Task[Any]]:
     """The tasks on the loop that move messages between socket and queue."""
     resources = getattr(client, "resources", None)
@@ -199,6 +212,11 @@ def move_here(client: Any, error: Exception) -> None:
         if hasattr(resources, name):
             setattr(resources, name, None)
     fail_utility_calls(client, error)
+    for socket in (resources.output_socket, client.input_socket):
+        # pyzmq gives the next message to whoever has waited longest. Where a loop was
+        # closed without a word that is a future which can wake nobody.
+        for waiting in ("_recv_futures", "_send_futures"):
+            getattr(socket, waiting, []).clear()
     client.outputs_queue = asyncio.Queue()
     client._ensure_output_queue_task()
 

@@ -6,7 +6,6 @@ core. So the stop ends that call first, and only then what it reads from.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import logging
@@ -32,28 +31,21 @@ from ..tree.member import Member
 from . import core_client
 from .engine_state import EngineState, state_of
 from .exceptions import refusal
+from .live import live
 from .llm_engine_stop import LLMEngineStop
 
 logger = logging.getLogger("vllm.ashutdown")
 
-_live: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _close_live_engines() -> None:
-    """Runs before the interpreter starts to take itself apart."""
-    for engine in list(_live):
-        shutdown(engine)
-
 
 def make_init(original: Callable[..., None]) -> Callable[..., None]:
     """``LLMEngine.__init__``: the engine is known until it is closed."""
-    atexit.register(_close_live_engines)
+    live.watch()
 
     @functools.wraps(original)
     def init_method(self: Any, *args: Any, **kwargs: Any) -> None:
         with ledger.making() as state_of(self).files:
             original(self, *args, **kwargs)
-        _live.add(self)
+        live.add(self, shutdown)
         here, client = home(), getattr(self, "engine_core", None)
         for process in core_client.processes(client):
             if here is not None:
@@ -125,7 +117,7 @@ def shutdown(engine: Any, trigger: Trigger | None = None) -> ShutdownReport | No
             shut_down_here(steps, stop)
         finally:
             stop.forget()
-            _live.discard(engine)
+            live.discard(engine)
     elif not stop.outcome.done() and state.thread == threading.get_ident():
         return None  # a signal handler, or a destructor, in the midst of it
     return stop.wait()

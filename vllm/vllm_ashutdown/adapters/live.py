@@ -1,0 +1,70 @@
+"""The engines that are open in this process, of either class.
+
+The interpreter's exit closes them, before modules are taken apart. A forked child,
+which has inherited the objects and nothing that they stand for, leaves them alone: torn
+down there, they would take the parent's processes with them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..core.budget import Budget
+from ..core.mode import Mode
+from ..core.stop import Stop
+from ..core.trigger import Trigger
+from . import core_client
+from .engine_state import state_of
+
+
+class LiveEngines:
+    """Those of one process. It does not keep them alive."""
+
+    def __init__(self) -> None:
+        self._close: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._watching = False
+
+    def watch(self) -> None:
+        """Begins to close and to forsake what is open. Doing it twice is harmless."""
+        if not self._watching:
+            self._watching = True
+            atexit.register(self._close_all)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(after_in_child=self._forsake_all)
+
+    def add(self, engine: Any, close: Callable[[Any], object]) -> None:
+        """Notes an engine that is open, and what closes it."""
+        self._close[engine] = close
+
+    def discard(self, engine: Any) -> None:
+        """Forgets one that is closed."""
+        self._close.pop(engine, None)
+
+    def _close_all(self) -> None:
+        for engine, close in list(self._close.items()):
+            close(engine)
+
+    def _forsake_all(self) -> None:
+        for engine in list(self._close):
+            _forsake(engine)
+        self._close.clear()
+
+
+def _forsake(engine: Any) -> None:
+    """Makes ``engine`` a closed one, in a process that must not touch what it has."""
+    state = state_of(engine)
+    stop = Stop(Mode.ABORT, Budget.arm(0.0, 0.0), Trigger.call("os.fork()"))
+    stop.finish()
+    state.stop, state.steps, state.task = stop, None, None
+    state.files.clear()
+    core_client.forsake(getattr(engine, "engine_core", None))
+
+
+live = LiveEngines()
+"""Those of this process."""
