@@ -27,7 +27,8 @@ from vllm.v1.engine import (
 )
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core import EngineCoreProc
-from vllm.v1.engine.core_client import AsyncMPClient
+from vllm.v1.engine.core_client import AsyncMPClient, MPClient, SyncMPClient
+from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder, UtilityResult
 
@@ -232,6 +233,46 @@ def make_engine(core: StubCore, shutdown_timeout: int = 0) -> AsyncLLM:
     )
     engine.output_handler = None
     return engine
+
+
+class _ClientAt(MPClient):
+    """Where the core of a synchronous client is, which only its base can be told."""
+
+    addresses: dict[str, str]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(client_addresses=self.addresses, **options)
+
+
+def make_llm_engine(core: StubCore) -> LLMEngine:
+    """vLLM's real LLMEngine on ``core``, less what needs a model."""
+    client = type(
+        "_SyncClient", (SyncMPClient, _ClientAt), {"addresses": core.addresses}
+    )
+    engine = LLMEngine.__new__(LLMEngine)
+    engine.vllm_config = stub_config()
+    engine.model_config = SimpleNamespace(is_encoder_decoder=False)
+    engine.log_stats = False
+    engine.logger_manager = None
+    engine.dp_group = None
+    engine.external_launcher_dp = engine.should_execute_dummy_batch = False
+    engine.renderer = StubRenderer()
+    engine.input_processor = StubInputProcessor()
+    engine.output_processor = OutputProcessor(None, log_stats=False)
+    engine.engine_core = client(engine.vllm_config, None, log_stats=False)
+    return engine
+
+
+@contextlib.contextmanager
+def stub_llm_engine() -> Iterator[tuple[LLMEngine, StubCore]]:
+    """An engine without a loop on a stub core; what is left of both goes in the end."""
+    core = StubCore()
+    engine = make_llm_engine(core)
+    try:
+        yield engine, core
+    finally:
+        engine.shutdown()
+        core.close()
 
 
 @contextlib.contextmanager

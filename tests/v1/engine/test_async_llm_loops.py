@@ -15,7 +15,7 @@ from tests.stub_core import ENDLESS, generate, stub_engine
 from vllm_ashutdown import EngineClosedError
 
 RUNNERS = {
-    "asyncio": lambda: asyncio.Runner(),
+    "asyncio": asyncio.Runner,
     "debug": lambda: asyncio.Runner(debug=True),
     "uvloop": lambda: asyncio.Runner(loop_factory=uvloop.new_event_loop),
 }
@@ -124,10 +124,13 @@ async def closed_by_block(engine: Any) -> None:
 
 
 async def closed_by_error(engine: Any) -> None:
-    with pytest.raises(ZeroDivisionError):
+    async def block() -> None:
         async with engine:
             await tokens(engine, "r0", 5)
-            _ = 1 / 0
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await block()
 
 
 async def closed_by_cancellation(engine: Any) -> None:

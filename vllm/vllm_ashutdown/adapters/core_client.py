@@ -35,6 +35,11 @@ def processes(client: Any) -> list[Any]:
     return list(getattr(manager, "processes", None) or ())
 
 
+def is_in_process(client: Any) -> bool:
+    """Whether the core of ``client`` runs in this process, and nothing speaks to it."""
+    return not hasattr(client, "resources")
+
+
 def coordinators(client: Any) -> list[Any]:
     """The data-parallel coordinator's process, if ``client`` started one."""
     coordinator = getattr(getattr(client, "resources", None), "coordinator", None)

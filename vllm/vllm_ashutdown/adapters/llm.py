@@ -8,9 +8,11 @@ from typing import Any
 
 from ..core.report import ShutdownReport
 from ..core.trigger import Trigger
+from ..errors import CLOSED
 from . import llm_engine
 from .closed import Closed, close_parts
 from .engine_state import state_of
+from .exceptions import shutdown_error
 
 _PARTS = ("llm_engine", "renderer", "input_processor", "pooling_io_processors")
 
@@ -82,6 +84,8 @@ def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(vars(self).get("llm_engine"), Closed):
+            raise shutdown_error(CLOSED)  # before it renders a prompt
         try:
             return original(self, *args, **kwargs)
         except BaseException:

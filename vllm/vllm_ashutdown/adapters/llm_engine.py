@@ -154,7 +154,7 @@ def make_step(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step_method(self: Any) -> Any:
         state = state_of(self)
-        if core_client.processes(self.engine_core):
+        if not core_client.is_in_process(self.engine_core):
             # It waits for a core that may take its time, or be stuck: Ctrl-C must
             # reach it at once, and does no harm.
             with _in_turn(state, ENDED):

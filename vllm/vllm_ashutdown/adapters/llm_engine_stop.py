@@ -101,7 +101,7 @@ class LLMEngineStop:
     def stop_core(self, seconds: float) -> Detail:
         if self.client is None:
             return None
-        if not self.processes:
+        if core_client.is_in_process(self.client):
             return in_process.stop(self.client)
         stop = self.stop
         core_client.refuse_calls(self.client, lambda: refusal(stop, ENDED))
@@ -120,7 +120,7 @@ class LLMEngineStop:
             reader.join(self.stop.budget.allot(Phase.RELEASE))
         ledger.remove(self.state.files)
         release_for(self.processes)
-        if self.processes:
+        if not core_client.is_in_process(self.client):
             self.context.result_in_time(self.stop.budget.allot(Phase.RELEASE))
         close_parts(self.engine, _PARTS)
         self.client = self.processor = None
