@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     outcomes = []
     for number in numbers:
         fault = Fault.draw(arguments.seed, number)
-        outcome = do(number, fault)
+        outcome = do(number, fault, arguments.logs)
         outcomes.append(outcome)
         verdict = "; ".join(outcome.broken) or "as promised"
         console.print(
@@ -165,11 +165,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write every outcome there as well"
     )
+    parser.add_argument(
+        "--logs", type=Path, metavar="FOLDER", help="keep the logs of broken ones there"
+    )
     Shard.add_to(parser)
     return parser
 
 
-def do(number: int, fault: Fault) -> Outcome:
+def do(number: int, fault: Fault, logs: Path | None = None) -> Outcome:
     """Starts a server, does the fault to it, and judges."""
     began = time.monotonic()
     with ExitStack() as stack:
@@ -202,13 +205,13 @@ def do(number: int, fault: Fault) -> Outcome:
         found = [f"{one} is left" for one in left]
         if end.code is None:
             found.append("hung")
-        return Outcome(
-            number,
-            str(fault),
-            end.code,
-            seconds,
-            found + judged(server, fault, end.code, answers, directory / "lists"),
-        )
+        found += judged(server, fault, end.code, answers, directory / "lists")
+        if found and logs is not None:
+            logs.mkdir(parents=True, exist_ok=True)
+            first = min(server.signalled_at)
+            lines = [f"{one.at - first:7.3f} {one.text}\n" for one in server.lines]
+            (logs / f"{number}.log").write_text("".join(lines))
+        return Outcome(number, str(fault), end.code, seconds, found)
 
 
 def drain_of(fault: Fault) -> int:

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -20,6 +17,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from tests import pace
+from tests.scenes import Scene, main
 from tests.tiny_model import tiny_model
 from vllm import SamplingParams
 from vllm_ashutdown import EngineShutdownError
@@ -207,7 +205,7 @@ def never_closed() -> dict[str, Any]:
     return {}
 
 
-SCENES: dict[str, Callable[[], Awaitable[dict[str, Any]] | dict[str, Any]]] = {
+SCENES: dict[str, Scene] = {
     scene.__name__: scene
     for scene in (
         ashutdown,
@@ -221,13 +219,5 @@ SCENES: dict[str, Callable[[], Awaitable[dict[str, Any]] | dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    """Runs the scene named on the command line and prints what it measured."""
-    scene = SCENES[sys.argv[1]]
-    is_async = asyncio.iscoroutinefunction(scene)
-    found = asyncio.run(scene()) if is_async else scene()
-    print("FOUND " + json.dumps(found), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(SCENES)

@@ -311,8 +311,8 @@ class Home:
         It would keep its siblings' lifelines from being cut. And multiprocessing would
         end, or wait for, what this process has never begun, when it exits.
         """
-        inherited_children = getattr(multiprocessing.process, "_children", set())
-        inherited_children.difference_update(self._begun)
+        known: set[Any] = getattr(multiprocessing.process, "_children", set())
+        known.difference_update(self._begun)
         ends: list[Any] = [self._selector, self._listener, *self._connections]
         for inherited in ends:
             with contextlib.suppress(OSError):
