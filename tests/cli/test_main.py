@@ -28,6 +28,7 @@ def test_help_names_every_command(capsys):
     out, err = capsys.readouterr()
     assert "serve" in out
     assert "seams" in out
+    assert "report" in out
     assert "VLLM_ASHUTDOWN=0" in out
     assert err == ""
 

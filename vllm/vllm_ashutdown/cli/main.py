@@ -51,6 +51,19 @@ def build_parser() -> argparse.ArgumentParser:
     reclaim.add_argument("--remove", action="store_true", help="take it away")
     reclaim.add_argument("--json", action="store_true", help="for programs")
     reclaim.set_defaults(run=_reclaim)
+    report = commands.add_parser(
+        "report",
+        help="the report of a stop that a server has written, as text or as a page",
+        description="Shows the report that a server writes as it stops, where "
+        "VLLM_ASHUTDOWN_REPORT says.",
+        epilog="Exit code: 0 if the stop was clean, 1 if it was not.",
+    )
+    report.add_argument("file", metavar="FILE", help="the report; - for standard input")
+    report.add_argument(
+        "--html", metavar="OUT", help="write it as one page for a browser; - to print"
+    )
+    report.add_argument("--json", action="store_true", help="for programs")
+    report.set_defaults(run=_report)
     return parser
 
 
@@ -87,6 +100,12 @@ def _reclaim(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     from .reclaim import show
 
     return show(remove=arguments.remove, as_json=arguments.json)
+
+
+def _report(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    from .report import show
+
+    return show(arguments.file, html=arguments.html, as_json=arguments.json)
 
 
 def fail(message: str) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from ..cli.render import render, span
+from ..cli.render import render
+from ..cli.words import span
 from ..core.report import ShutdownReport
 from .screen import Screen, check_table, error_lines, since, stream_table
 from .server import Server, ServerFailedError

@@ -13,7 +13,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from ..cli.render import WIDTH, span
+from ..cli.render import WIDTH
+from ..cli.words import span
 from .streams import Stream, describe
 
 LAST_WORDS = 46
