@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..version import __version__
 from .audit_options import add_options as add_audit_options
+from .audit_options import seconds
 
 EXIT_OK = 0
 EXIT_USAGE = 2
@@ -77,6 +78,25 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_audit_options(audit)
     audit.set_defaults(run=_audit)
+    doctor = commands.add_parser(
+        "doctor",
+        help="what could keep stops from being what they should be, without a server",
+        description="Looks at vLLM, at the settings, at what surrounds a server and at "
+        "the machine, and says what to do. It starts no server and changes nothing.",
+        epilog="Exit code: 1 if there is a problem, else 0.",
+    )
+    doctor.add_argument(
+        "--shutdown-timeout",
+        type=seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="the server's, for the budget (default: 0)",
+    )
+    doctor.add_argument(
+        "--unit", metavar="NAME", help="the systemd unit that the server runs in"
+    )
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.set_defaults(run=_doctor)
     return parser
 
 
@@ -125,6 +145,14 @@ def _audit(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     from .audit import run
 
     return run(arguments)
+
+
+def _doctor(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    from .doctor import show
+
+    return show(
+        drain=arguments.shutdown_timeout, unit=arguments.unit, as_json=arguments.json
+    )
 
 
 def fail(message: str) -> int:
