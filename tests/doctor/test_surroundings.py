@@ -120,6 +120,7 @@ def test_without_systemctl_it_is_not_known():
         ("infinity", float("inf")),
         ("0", None),
         ("5 parsecs", None),
+        ("5parsecs", None),
         ("", None),
     ],
 )
