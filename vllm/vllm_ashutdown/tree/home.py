@@ -250,7 +250,7 @@ class Home:
                 logger.warning("[shutdown] %s said %r: %s", record.name, message, error)
             return
         self._close(connection)
-        self._ended[record.pid] = time.monotonic()
+        self._ended.setdefault(record.pid, time.monotonic())
         if record.talk is not connection:
             return  # its lifeline
         with self._lock:
