@@ -1,7 +1,16 @@
 from __future__ import annotations
 
+import contextlib
+import socketserver
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
 import pytest
 
+from tests.certificate import Certificate
 from vllm_ashutdown.audit.address import Address, CommandError, options_of
 
 SERVE = ["vllm", "serve", "some/model"]
@@ -65,3 +74,53 @@ def test_options_that_make_no_sense_are_named(options):
 )
 def test_an_address_is_written_as_clients_write_it(address, words):
     assert str(address) == words
+
+
+# -- a client reaches it -----------------------------------------------------------
+
+
+class Says(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = str(self.headers.get("authorization")).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "a client"  # a UNIX socket's has no name
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(server: socketserver.BaseServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_unix_socket(tmp_path):
+    path = str(tmp_path / "http")
+    server = socketserver.UnixStreamServer(path, Says)
+    with served(server), Address(uds=path, key="k").client() as client:
+        assert client.get("/").text == "Bearer k"
+
+
+def test_a_certificate_of_ones_own(tmp_path, monkeypatch):
+    made = Certificate.make(tmp_path)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Says)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.certificate, made.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    # A proxy in the environment is not meant for this machine.
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    address = Address(port=server.server_address[1], tls=True)
+    with served(server), address.client() as client:
+        assert client.get("/").text == "None"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ..version import __version__
 from .audit_options import add_options as add_audit_options
 from .audit_options import seconds
+from .completion import SHELLS, script
 
 EXIT_OK = 0
 EXIT_USAGE = 2
@@ -82,7 +83,9 @@ def build_parser() -> argparse.ArgumentParser:
         "doctor",
         help="what could keep stops from being what they should be, without a server",
         description="Looks at vLLM, at the settings, at what surrounds a server and at "
-        "the machine, and says what to do. It starts no server and changes nothing.",
+        "the machine, and says what to do. It starts no server and changes nothing. "
+        "In a pod, the environment variable TERMINATION_GRACE_PERIOD_SECONDS tells it "
+        "what Kubernetes does not.",
         epilog="Exit code: 1 if there is a problem, else 0.",
     )
     doctor.add_argument(
@@ -97,6 +100,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
     doctor.set_defaults(run=_doctor)
+    completion = commands.add_parser(
+        "completion",
+        help="what a shell reads to complete this command",
+        description='Prints it. In ~/.bashrc: eval "$(vllm-ashutdown completion bash)"',
+    )
+    completion.add_argument("shell", choices=SHELLS)
+    completion.set_defaults(run=_completion)
     return parser
 
 
@@ -153,6 +163,11 @@ def _doctor(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     return show(
         drain=arguments.shutdown_timeout, unit=arguments.unit, as_json=arguments.json
     )
+
+
+def _completion(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    print(script(arguments.shell, build_parser()), end="")
+    return EXIT_OK
 
 
 def fail(message: str) -> int:
