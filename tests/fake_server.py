@@ -158,7 +158,7 @@ def plant(fault: str, server: Server) -> None:
     elif fault == "leak-file":
         (place / "left").touch()
     elif fault == "leak-directory":
-        (place / "left").mkdir()
+        (place / "left-directory").mkdir()
     elif fault == "leak-socket":
         one = socket.socket(socket.AF_UNIX)
         one.bind(str(place / "socket"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ from ..core.report import ShutdownReport
 from .address import Address
 from .family import Family
 from .plan import Plan
-from .server import Server, ServerFailedError
+from .server import Server, ServerFailedError, running
 from .streams import Result, Stream
 from .traces import Row, Traces
 from .verdict import Check, Times, checks
@@ -123,30 +124,24 @@ def audit(
             "or give the command another --port"
         )
     switch = {settings.ENABLED.name: "0" if stock else "1"}
-    with audience.working("Starting the server") as stage:
-        server = Server(
-            plan.command,
-            directory,
-            address,
-            family,
-            environment={**plan.environment, **switch},
-            stage=stage,
-        )
-        try:
+    with contextlib.ExitStack() as stack:
+        with audience.working("Starting the server") as stage:
+            begin = partial(
+                Server,
+                plan.command,
+                directory,
+                address,
+                family,
+                environment={**plan.environment, **switch},
+                stage=stage,
+            )
+            server = stack.enter_context(running(begin))
             if plan.at is None:
                 server.wait_ready(plan.start_limit)
             else:
                 server.stay_for(plan.at)
-        except BaseException:
-            stage("stopping it")
-            server.remove()
-            raise
-    try:
-        return _stop(
-            plan, server, traces, audience, load or partial(_load, plan), stock=stock
-        )
-    finally:
-        server.remove()
+        used = load or partial(_load, plan)
+        return _stop(plan, server, traces, audience, used, stock=stock)
 
 
 def _stop(

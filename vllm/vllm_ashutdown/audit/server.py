@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .. import settings
@@ -249,6 +249,43 @@ class Server:
                 return client.get("/health", timeout=5).status_code == 200
             except httpx.HTTPError:
                 return False
+
+
+@contextlib.contextmanager
+def running(begin: Callable[[], Server]) -> Iterator[Server]:
+    """Begins a server and gives it; nothing of it stays, whatever comes.
+
+    What Ctrl-C raises, it raises on the main thread, at any place: also where the
+    process has begun and nobody has a name for it yet. So another thread begins it.
+
+    Raises:
+        ServerFailedError: there is no such program.
+    """
+    begun: list[Server] = []
+    failed: list[ServerFailedError] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            begun.append(begin())
+        except ServerFailedError as error:
+            failed.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=work)
+    try:
+        thread.start()
+        # Not join(): interrupted, it takes the thread for one that has ended.
+        done.wait()
+        for error in failed:
+            raise error
+        yield begun[0]
+    finally:
+        if thread.ident is not None:
+            done.wait()
+        for server in begun:
+            server.remove()
 
 
 def free_port() -> int:

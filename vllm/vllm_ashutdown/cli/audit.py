@@ -102,16 +102,25 @@ def _one(plan: Plan, address: Address, screen: Screen, *, stock: bool) -> Run:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Lets a SIGTERM end it like Ctrl-C: no server may be left behind."""
+    """Lets Ctrl-C and SIGTERM end it, once: no server may be left behind.
+
+    What they are told again while it is being ended is what it does anyway.
+    """
+    told = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        nonlocal told
+        if not told:
+            told = True
+            raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, interrupt) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 # -- for programs ------------------------------------------------------------------
