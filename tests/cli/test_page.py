@@ -185,7 +185,7 @@ def test_bars_stay_on_their_axis(reader, tmp_path, width):
     for wide, left, right in sizes:
         assert wide >= 3, "however short it was, there is a mark"
         assert left >= 0
-        assert right <= 3.5
+        assert right <= 0.5
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -168,12 +168,13 @@ def _stop(
     with audience.following(f"{plan.words}: stopping", streams):
         asked = plan.stop(server)
         in_time = server.ended.wait(max(0.0, asked + plan.most - time.monotonic()))
+        gone_at = asked
+        if in_time:
+            killed = not plan.how.is_orderly
+            limit = KILLED_SECONDS if killed else GONE_SECONDS
+            gone_at = server.family.gone_within(limit)
         for stream in streams if in_time else ():
             stream.over.wait(READ_SECONDS)
-    gone_at = asked
-    if in_time:
-        orderly = plan.how.is_orderly
-        gone_at = server.family.gone_within(GONE_SECONDS if orderly else KILLED_SECONDS)
     reclaimed = _next_start(server) if not plan.how.is_orderly else ()
     rows = traces.rows()
     report, problem = _report(server)

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import os
+import platform
 import signal
 import sys
 import tempfile
@@ -36,6 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from .main import fail
 
+    if platform.system() != "Linux":
+        return fail("an audit asks the kernel what only Linux tells (pidfd, /proc)")
     command = list(arguments.server)
     if command[:1] == ["--"]:
         del command[0]

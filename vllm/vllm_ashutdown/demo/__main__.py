@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import io
+import platform
 import signal
 import sys
 import tempfile
@@ -34,6 +35,8 @@ def main() -> int:
         prog="python -m vllm_ashutdown.demo",
         description="Stops a real vLLM twice under load and looks at what is left.",
     ).parse_args()
+    if platform.system() != "Linux":
+        return _fail("what it looks at is told by Linux alone (pidfd, /proc)")
     for name, remedy in _NEEDED.items():
         if importlib.util.find_spec(name) is None:
             return _fail(f"the package {name} is missing: {remedy}")
