@@ -17,6 +17,7 @@ from .. import settings
 from .address import Address
 from .family import MARK, Family
 from .plan import START_SECONDS
+from .stages import Stage, Stages, ignore
 
 KEPT_LINES = 400
 READY_SECONDS = 0.1
@@ -24,22 +25,6 @@ READY_SECONDS = 0.1
 
 GRACE_SECONDS = 15.0
 """What a server gets to stop in order when whoever looks at it is interrupted."""
-
-# What vLLM logs as a stage begins, and that stage in words. In their order: a stage
-# that is over does not come back when another process logs its words again.
-STAGES = (
-    ("", "loading Python and vLLM"),
-    ("non-default args", "reading the configuration"),
-    ("Resolved architecture", "starting the engine core"),
-    ("Initializing a V1 LLM engine", "starting the worker"),
-    ("Starting to load model", "loading the weights"),
-    ("Loading weights took", "laying out the KV cache"),
-    ("KV cache size", "warming the model up"),
-    ("Supported tasks", "opening the API"),
-    ("Application startup complete", "ready"),
-)
-
-Stage = Callable[[str], None]
 
 
 class ServerFailedError(Exception):
@@ -52,10 +37,6 @@ class ServerFailedError(Exception):
     def __init__(self, message: str, lines: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.lines = tuple(lines)
-
-
-def _ignore(words: str) -> None:
-    """Takes the place of who listened."""
 
 
 class Server:
@@ -81,7 +62,7 @@ class Server:
         family: Family,
         *,
         environment: Mapping[str, str] | None = None,
-        stage: Stage = _ignore,
+        stage: Stage = ignore,
     ) -> None:
         """Starts it and returns at once.
 
@@ -187,7 +168,7 @@ class Server:
 
     def remove(self) -> None:
         """Ends it and all that is left of it: in order, if nobody has asked it yet."""
-        self._stage = _ignore  # a start that goes on is of no interest any more
+        self._stage = ignore  # a start that goes on is of no interest any more
         if not (self._asked or self.ended.is_set()):
             self.send(signal.SIGTERM)
             self.ended.wait(GRACE_SECONDS)
@@ -219,16 +200,14 @@ class Server:
 
     def _follow(self) -> None:
         assert self._process.stdout is not None
-        reached = 0
-        self._stage(STAGES[0][1])
+        stages = Stages(self._tell)
         with self._process.stdout as log:
             for line in log:
                 self.lines.append(line.rstrip())
-                for i in range(len(STAGES) - 1, reached, -1):
-                    if STAGES[i][0] in line:
-                        reached = i
-                        self._stage(STAGES[i][1])
-                        break
+                stages.see(line)
+
+    def _tell(self, words: str) -> None:
+        self._stage(words)
 
     def _watch(self) -> None:
         # Blocking, in a thread: a wait with a time limit polls, and would measure
