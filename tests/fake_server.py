@@ -41,6 +41,7 @@ FAULTS = (
     "leak-mapped-memory",
     "leak-semaphore",
     "leak-file",
+    "leak-listed-file",
     "leak-directory",
     "leak-socket",
     "leak-port",
@@ -157,6 +158,11 @@ def plant(fault: str, server: Server) -> None:
         Path("/dev/shm", f"sem.{name}").write_bytes(b"left")
     elif fault == "leak-file":
         (place / "left").touch()
+    elif fault == "leak-listed-file":
+        from vllm_ashutdown.core.claims import claims
+
+        (place / "listed").touch()
+        claims.note("file", str(place / "listed"))
     elif fault == "leak-directory":
         (place / "left-directory").mkdir()
     elif fault == "leak-socket":

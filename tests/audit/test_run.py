@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests import fake_server
+from tests.programs import ROOT
 from tests.reports import a_report
 from vllm_ashutdown.audit.address import options_of
 from vllm_ashutdown.audit.plan import How, Plan, Whom
@@ -62,7 +63,13 @@ def seen(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         with tempfile.TemporaryDirectory(prefix="audit-", dir="/tmp") as short:
             directory = Path(short) / "tmp"
             directory.mkdir()
-            values = {"streams": 3, "limit": 5.0, "start_limit": 20.0} | plan
+            values = {
+                "streams": 3,
+                "limit": 5.0,
+                "start_limit": 20.0,
+                # This checkout's package, also where another one is installed.
+                "environment": {"PYTHONPATH": str(ROOT / "vllm")},
+            } | plan
             run = audit(
                 Plan(command, drain=found.drain, **values),  # type: ignore[arg-type]
                 found.address,
@@ -204,6 +211,15 @@ def test_each_fault_turns_the_verdict_and_only_its_own_row(
     assert not run.clean
     if faults[0].startswith("leak") and len(promises) < 5:
         assert sum(len(row.after) for row in run.rows) == len(faults), "each by itself"
+
+
+def test_of_what_a_kill_leaves_the_next_start_takes_what_is_listed(seen):
+    run = seen("--fault", "leak-listed-file", how=How.KILL)
+    assert broken(run) == []
+    assert [name.rpartition("/")[2] for name in run.reclaimed] == ["listed"]
+    run = seen("--fault", "leak-file", how=How.KILL)
+    assert broken(run) == ["no temporary files left"]
+    assert run.reclaimed == ()
 
 
 @pytest.mark.parametrize("fault", ["hang", "silent"])
