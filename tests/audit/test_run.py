@@ -65,8 +65,8 @@ def seen(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             directory.mkdir()
             values = {
                 "streams": 3,
-                "limit": 5.0,
-                "start_limit": 20.0,
+                "limit": 30.0,
+                "start_limit": 60.0,
                 # This checkout's package, also where another one is installed.
                 "environment": {"PYTHONPATH": str(ROOT / "vllm")},
             } | plan
