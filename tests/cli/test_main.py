@@ -28,8 +28,23 @@ def test_help_names_every_command(capsys):
     out, err = capsys.readouterr()
     assert "serve" in out
     assert "seams" in out
+    for command in ("report", "audit", "doctor", "reclaim"):
+        assert command in out
     assert "VLLM_ASHUTDOWN=0" in out
     assert err == ""
+
+
+def test_to_serve_costs_no_import_of_what_other_commands_need():
+    program = (
+        "import sys; from vllm_ashutdown.cli.main import build_parser; build_parser();"
+        "print(*{one.partition('.')[0] for one in sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert not loaded & {"rich", "httpx", "jinja2", "psutil", "vllm", "anyio"}
+    assert "vllm_ashutdown" in loaded
 
 
 def test_without_a_command_it_helps(capsys):

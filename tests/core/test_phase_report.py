@@ -43,11 +43,23 @@ REPORTS = st.builds(
             COUNT,
             st.one_of(st.none(), st.integers(-64, 255)),
             st.booleans(),
+            st.one_of(st.none(), SECONDS),
         ),
         max_size=3,
     ).map(tuple),
     leftovers=st.lists(st.text(), max_size=3).map(tuple),
 )
+
+
+PLAIN_PHASE = {
+    "phase": "core",
+    "requested": 1.0,
+    "spent": 0.5,
+    "outcome": "done",
+    "detail": "",
+    "began": 0.0,
+}
+PLAIN_PROCESS = {"name": "EngineCore", "pid": 7, "exitcode": 0, "killed": False}
 
 
 def done(phase: Phase, outcome: Outcome = Outcome.DONE) -> PhaseRecord:
@@ -80,7 +92,16 @@ def test_the_phases_are_named_in_the_order():
 def test_a_report_survives_json(report):
     text = report.to_json()
     assert "\n" not in text
-    assert ShutdownReport.from_json(text) == report
+    again = ShutdownReport.from_json(text)
+    assert again == report
+    ended = [process.ended for process in report.processes]
+    assert [process.ended for process in again.processes] == ended
+
+
+def test_a_report_from_before_ends_had_a_time_is_read():
+    data = json.loads(a_report().to_json())
+    del data["processes"][0]["ended"]
+    assert ShutdownReport.from_json(json.dumps(data)).processes[0].ended is None
 
 
 def test_json_has_words_for_modes_and_null_for_no_limit():
@@ -135,6 +156,14 @@ def test_a_report_with_a_part_missing_is_refused(missing):
         ("processes", [{"name": "EngineCore"}]),
         ("leftovers", None),
         ("leftovers", "one line"),
+        ("leftovers", [7]),
+        ("seconds", math.nan),
+        ("phases", [{**PLAIN_PHASE, "spent": "long"}]),
+        ("phases", [{**PLAIN_PHASE, "began": math.inf}]),
+        ("phases", [{**PLAIN_PHASE, "detail": None}]),
+        ("processes", [{**PLAIN_PROCESS, "name": 7}]),
+        ("processes", [{**PLAIN_PROCESS, "pid": "first"}]),
+        ("processes", [{**PLAIN_PROCESS, "ended": math.nan}]),
     ],
 )
 def test_a_report_with_a_part_that_means_nothing_is_refused(part, value):
@@ -205,6 +234,30 @@ def test_how_a_process_ended(end, clean, words):
     assert end.clean is clean
     assert str(end) == words
     assert a_report(processes=(ProcessEnd("other", 1, 0), end)).clean is clean
+
+
+def test_why_it_is_not_clean_is_said_once_for_each_reason():
+    failed = PhaseRecord(Phase.CORE, 1.0, 0.5, Outcome.FAILED, "OSError: no")
+    report = a_report(
+        phases=(failed, done(Phase.RELEASE, Outcome.EXPIRED)),
+        processes=(ProcessEnd("fine", 1, 0), ProcessEnd("W", 7, -15)),
+        leftovers=("file x is there",),
+    )
+    assert report.problems == (
+        "phase core failed: OSError: no",
+        "phase release used up its time",
+        "it did not come to its end: nothing was audited",
+        "W (pid 7): ended by signal 15",
+        "file x is there",
+    )
+    assert a_report().problems == ()
+
+
+def test_the_end_of_a_process_is_counted_from_the_trigger():
+    ends = [
+        ProcessEnd("W", 7, 0, ended=at).since(100.0).ended for at in (102.5, 99, None)
+    ]
+    assert ends == [2.5, 0.0, None], "one that died before was over at the trigger"
 
 
 # -- the rest --------------------------------------------------------------------

@@ -103,6 +103,23 @@ def test_the_willing_end_their_own_and_tell_how(ear, method, begin):
     ]
 
 
+def test_each_end_has_its_time_of_those_further_down_too(ear, method, begin):
+    kid = begin(targets.middle, method, "echo")
+    below_of(ear)
+    began = time.monotonic()
+    ends = end([kid.process], 10.0)
+    over = time.monotonic()
+    assert [one.name for one in ends] == ["middle", "echo"]
+    assert all(one.ended is not None and began < one.ended < over for one in ends)
+    again = ends_of(kid.process, set())
+    assert [one.ended for one in again[:1]] == [ends[0].ended], "it ended once"
+
+
+def test_what_lives_has_no_time_of_its_end(begin):
+    (one,) = ends_of(begin(targets.echo).process, set())
+    assert (one.exitcode, one.ended) == (None, None)
+
+
 @pytest.mark.parametrize("willing", [True, False])
 def test_what_it_told_nobody_of_lives_on_and_keeps_nobody_waiting(
     ear, begin, log, willing

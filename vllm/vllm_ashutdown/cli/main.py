@@ -7,6 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from ..version import __version__
+from .audit_options import add_options as add_audit_options
+from .audit_options import seconds
+from .completion import SHELLS, script
 
 EXIT_OK = 0
 EXIT_USAGE = 2
@@ -51,6 +54,59 @@ def build_parser() -> argparse.ArgumentParser:
     reclaim.add_argument("--remove", action="store_true", help="take it away")
     reclaim.add_argument("--json", action="store_true", help="for programs")
     reclaim.set_defaults(run=_reclaim)
+    report = commands.add_parser(
+        "report",
+        help="the report of a stop that a server has written, as text or as a page",
+        description="Shows the report that a server writes as it stops, where "
+        "VLLM_ASHUTDOWN_REPORT says.",
+        epilog="Exit code: 0 if the stop was clean, 1 if it was not.",
+    )
+    report.add_argument("file", metavar="FILE", help="the report; - for standard input")
+    report.add_argument(
+        "--html", metavar="OUT", help="write it as one page for a browser; - to print"
+    )
+    report.add_argument("--json", action="store_true", help="for programs")
+    report.set_defaults(run=_report)
+    audit = commands.add_parser(
+        "audit",
+        help="stop any server under load, and look at what becomes of it from outside",
+        usage="vllm-ashutdown audit [options] -- COMMAND...",
+        description="Starts COMMAND, which may be any vLLM server, puts streams in "
+        "flight, stops it, and shows how each stream ended and what is left on the "
+        "machine. Only processes that it has started are ever touched.",
+        epilog="Exit code: 0 if all was as promised, 1 if something was left, hung or "
+        "lied.",
+    )
+    add_audit_options(audit)
+    audit.set_defaults(run=_audit)
+    doctor = commands.add_parser(
+        "doctor",
+        help="what could keep stops from being what they should be, without a server",
+        description="Looks at vLLM, at the settings, at what surrounds a server and at "
+        "the machine, and says what to do. It starts no server and changes nothing. "
+        "In a pod, the environment variable TERMINATION_GRACE_PERIOD_SECONDS tells it "
+        "what Kubernetes does not.",
+        epilog="Exit code: 1 if there is a problem, else 0.",
+    )
+    doctor.add_argument(
+        "--shutdown-timeout",
+        type=seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="the server's, for the budget (default: 0)",
+    )
+    doctor.add_argument(
+        "--unit", metavar="NAME", help="the systemd unit that the server runs in"
+    )
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.set_defaults(run=_doctor)
+    completion = commands.add_parser(
+        "completion",
+        help="what a shell reads to complete this command",
+        description='Prints it. In ~/.bashrc: eval "$(vllm-ashutdown completion bash)"',
+    )
+    completion.add_argument("shell", choices=SHELLS)
+    completion.set_defaults(run=_completion)
     return parser
 
 
@@ -87,6 +143,31 @@ def _reclaim(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
     from .reclaim import show
 
     return show(remove=arguments.remove, as_json=arguments.json)
+
+
+def _report(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    from .report import show
+
+    return show(arguments.file, html=arguments.html, as_json=arguments.json)
+
+
+def _audit(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    from .audit import run
+
+    return run(arguments)
+
+
+def _doctor(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    from .doctor import show
+
+    return show(
+        drain=arguments.shutdown_timeout, unit=arguments.unit, as_json=arguments.json
+    )
+
+
+def _completion(arguments: argparse.Namespace, rest: Sequence[str]) -> int:
+    print(script(arguments.shell, build_parser()), end="")
+    return EXIT_OK
 
 
 def fail(message: str) -> int:

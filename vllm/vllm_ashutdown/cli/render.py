@@ -6,7 +6,6 @@ alone it says the same.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -17,9 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.phase import Outcome, PhaseRecord
-from ..core.report import ShutdownReport
+from ..core.report import ProcessEnd, ShutdownReport
+from . import words
+from .words import span
 
-__all__ = ["WIDTH", "render", "span"]
+__all__ = ["WIDTH", "render"]
 
 WIDTH = 100
 """A report never gets wider, however wide the terminal is: lines stay readable."""
@@ -30,12 +31,6 @@ _COLOURS = {
     Outcome.EXPIRED: "yellow",
     Outcome.RAISED: "yellow",
     Outcome.FAILED: "red",
-}
-_WORDS = {
-    Outcome.SKIPPED: "skipped",
-    Outcome.EXPIRED: "time was up",
-    Outcome.RAISED: "cut short",
-    Outcome.FAILED: "FAILED",
 }
 
 
@@ -67,44 +62,19 @@ class _Picture:
 
 
 def _readable(text: str, plain: bool) -> str:
-    line = " ".join(text.split())
+    line = words.printable(text)
     return line.encode("ascii", "backslashreplace").decode() if plain else line
-
-
-def span(seconds: float) -> str:
-    """A span of time for people: three figures and the unit that suits it."""
-    if math.isinf(seconds):
-        return "no limit"
-    if seconds <= 0:
-        return "0 s"
-    if seconds < 0.9995e-3:
-        return f"{max(1.0, seconds * 1e6):.0f} µs"
-    if seconds < 0.9995:
-        return f"{_figures(seconds * 1e3)} ms"
-    if seconds < 60:
-        return f"{_figures(seconds)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
 def _span(seconds: float, plain: bool) -> str:
     return span(seconds).replace("µ", "u") if plain else span(seconds)
 
 
-def _figures(number: float) -> str:
-    decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
-    text = f"{number:.{decimals}f}"
-    return text.removesuffix("." + "0" * decimals)
-
-
 def _title(report: ShutdownReport, plain: bool) -> RenderableType:
-    mode = str(report.mode)
-    if report.final_mode is not report.mode:
-        mode += f", raised to {report.final_mode}"
     clean = Text("clean", "bold green") if report.clean else Text("NOT CLEAN", "red")
     title = Text.assemble(
         (_readable(f"Stop by {report.trigger}", plain), "bold"),
-        f"   mode {mode}   {_span(report.seconds, plain)}   ",
+        f"   mode {words.mode(report)}   {_span(report.seconds, plain)}   ",
         clean,
     )
     title.overflow = "fold"
@@ -137,7 +107,8 @@ def _timeline(report: ShutdownReport, plain: bool) -> RenderableType:
 
 
 def _words(record: PhaseRecord, plain: bool) -> Text:
-    outcome = _WORDS.get(record.outcome, "")
+    done = record.outcome is Outcome.DONE
+    outcome = "" if done else words.OUTCOMES[record.outcome]
     text = Text(outcome, _COLOURS[record.outcome])
     if record.detail:
         text.append(": " if outcome else "")
@@ -219,7 +190,7 @@ def _results(report: ShutdownReport, plain: bool) -> RenderableType:
     for i, process in enumerate(report.processes):
         grid.add_row(
             "" if i else "processes",
-            Text(_readable(str(process), plain), "" if process.clean else "red"),
+            Text(_end(process, plain), "" if process.clean else "red"),
         )
     held = [row for row in report.inventory if row.before or row.after]
     for i, row in enumerate(held):
@@ -235,3 +206,8 @@ def _results(report: ShutdownReport, plain: bool) -> RenderableType:
     if not report.leftovers:
         grid.add_row("left behind", "nothing")
     return grid
+
+
+def _end(process: ProcessEnd, plain: bool) -> str:
+    when = "" if process.ended is None else f", after {_span(process.ended, plain)}"
+    return _readable(str(process), plain) + when

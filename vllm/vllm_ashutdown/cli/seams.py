@@ -22,15 +22,11 @@ def show(*, as_json: bool) -> int:
     from .main import fail
 
     try:
-        import vllm
+        rows = states()
     except ImportError as error:
         return fail(f"vLLM cannot be imported here: {error}")
-    register()
-    rows = []
-    for seam in SEAMS:
-        missing = _import_target(seam)
-        state, reason = state_of(seam)
-        rows.append((seam, state, reason or (missing if _is_absent(state) else "")))
+    import vllm
+
     if as_json:
         found = [
             {
@@ -56,6 +52,25 @@ def show(*, as_json: bool) -> int:
             for _, state, reason in rows
         )
     )
+
+
+def states() -> list[tuple[Seam, State, str]]:
+    """Each seam, its state for the vLLM that is installed, and why it is not laid.
+
+    Imports vLLM and all of its modules that are touched.
+
+    Raises:
+        ImportError: there is no vLLM, or it cannot be imported.
+    """
+    import vllm  # noqa: F401
+
+    register()
+    rows = []
+    for seam in SEAMS:
+        missing = _import_target(seam)
+        state, reason = state_of(seam)
+        rows.append((seam, state, reason or (missing if _is_absent(state) else "")))
+    return rows
 
 
 def _is_absent(state: State) -> bool:

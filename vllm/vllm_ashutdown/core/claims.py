@@ -34,7 +34,12 @@ def place() -> Path:
     named = settings.state_directory()
     if named:
         return Path(named)
-    return Path(tempfile.gettempdir()) / f"vllm-ashutdown-{os.getuid()}"
+    return place_in(Path(tempfile.gettempdir()))
+
+
+def place_in(temporary: Path) -> Path:
+    """The same where nothing else is set and ``temporary`` is what it is called."""
+    return temporary / f"vllm-ashutdown-{os.getuid()}"
 
 
 def is_ours(directory: Path) -> bool:

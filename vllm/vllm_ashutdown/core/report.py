@@ -41,28 +41,42 @@ class ProcessEnd:
         exitcode: As :attr:`multiprocessing.Process.exitcode` has it: negative
             for a signal, ``None`` while it lives.
         killed: It outlasted its share of the budget and was killed by the stop.
+        ended: When it was over, in seconds by :func:`time.monotonic`, which all
+            processes of a machine share; in a report, in seconds from the first
+            trigger. ``None`` while it lives, and where nobody saw it. Two that
+            ended alike are equal, whenever they did.
     """
 
     name: str
     pid: int
     exitcode: int | None
     killed: bool = False
+    ended: float | None = field(default=None, compare=False)
 
     @property
     def clean(self) -> bool:
         """It left by itself, with success."""
         return self.exitcode == 0 and not self.killed
 
-    def __str__(self) -> str:
+    @property
+    def how(self) -> str:
+        """How it ended, in words."""
         if self.exitcode is None:
-            how = "still alive"
-        elif self.killed:
-            how = "killed: outlasted its share of the budget"
-        elif self.exitcode < 0:
-            how = f"ended by signal {-self.exitcode}"
-        else:
-            how = f"exit {self.exitcode}"
-        return f"{self.name} (pid {self.pid}): {how}"
+            return "still alive"
+        if self.killed:
+            return "killed: outlasted its share of the budget"
+        if self.exitcode < 0:
+            return f"ended by signal {-self.exitcode}"
+        return f"exit {self.exitcode}"
+
+    def since(self, moment: float) -> ProcessEnd:
+        """The same, with its end counted from ``moment``; never before that."""
+        if self.ended is None:
+            return self
+        return dataclasses.replace(self, ended=max(0.0, self.ended - moment))
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid}): {self.how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +113,23 @@ class ShutdownReport:
 
         A drain whose deadline came is clean: that is what deadlines are for.
         """
-        return (
-            any(record.phase is Phase.AUDIT for record in self.phases)
-            and not self.leftovers
-            and not any(
-                record.outcome is Outcome.FAILED
-                or (
-                    record.outcome is Outcome.EXPIRED
-                    and record.phase is not Phase.DRAIN
-                )
-                for record in self.phases
-            )
-            and all(process.clean for process in self.processes)
-        )
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why it is not clean, one line for each reason; empty if it is."""
+        found = []
+        for record in self.phases:
+            late = record.outcome is Outcome.EXPIRED
+            if record.outcome is Outcome.FAILED:
+                why = f": {record.detail}" if record.detail else ""
+                found.append(f"phase {record.phase} failed{why}")
+            elif late and record.phase is not Phase.DRAIN:
+                found.append(f"phase {record.phase} used up its time")
+        if not any(record.phase is Phase.AUDIT for record in self.phases):
+            found.append("it did not come to its end: nothing was audited")
+        found += [str(process) for process in self.processes if not process.clean]
+        return (*found, *self.leftovers)
 
     @property
     def summary(self) -> str:
@@ -159,20 +177,10 @@ class ShutdownReport:
                 trigger=Trigger.parse(data["trigger"]),
                 mode=Mode.parse(data["mode"]),
                 final_mode=Mode.parse(data["final_mode"]),
-                seconds=float(data["seconds"]),
-                phases=tuple(
-                    PhaseRecord(
-                        Phase(row["phase"]),
-                        math.inf if row["requested"] is None else row["requested"],
-                        row["spent"],
-                        Outcome(row["outcome"]),
-                        row["detail"],
-                        row["began"],
-                    )
-                    for row in data["phases"]
-                ),
+                seconds=_seconds(data["seconds"]),
+                phases=tuple(map(_phase, data["phases"])),
                 requests=RequestCounts(**data["requests"]),
-                processes=tuple(ProcessEnd(**row) for row in data["processes"]),
+                processes=tuple(map(_process, data["processes"])),
                 leftovers=tuple(_lines(data["leftovers"])),
                 inventory=tuple(map(Row.from_plain, data["inventory"])),
             )
@@ -180,10 +188,45 @@ class ShutdownReport:
             raise ValueError(f"not a shutdown report: {error}") from error
 
 
+def _phase(row: Mapping[str, Any]) -> PhaseRecord:
+    return PhaseRecord(
+        Phase(row["phase"]),
+        math.inf if row["requested"] is None else _seconds(row["requested"]),
+        _seconds(row["spent"]),
+        Outcome(row["outcome"]),
+        _text(row["detail"]),
+        _seconds(row["began"]),
+    )
+
+
+def _process(row: Mapping[str, Any]) -> ProcessEnd:
+    code, ended = row["exitcode"], row.get("ended")  # earlier releases noted no time
+    return ProcessEnd(
+        _text(row["name"]),
+        int(row["pid"]),
+        None if code is None else int(code),
+        bool(row["killed"]),
+        None if ended is None else _seconds(ended),
+    )
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise ValueError(f"{value!r} is no span of time")
+    return seconds
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
 def _lines(value: Any) -> list[str]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is no list of lines")
-    return value
+    return [_text(line) for line in value]
 
 
 def _plain(value: Any) -> Any:

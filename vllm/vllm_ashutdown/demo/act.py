@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import signal
-import time
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.text import Text
 
-from ..cli.render import render, span
-from ..core.report import ShutdownReport
-from .screen import Screen, check_table, error_lines, since, stream_table
-from .server import Server, ServerFailedError
-from .streams import PROMPTS, QUESTION, Stream, ask, client
-from .traces import Leftovers, Traces
-
-TOKENS_FIRST = 8
-"""So many tokens of each stream come before the signal."""
-
-FIRST_TOKENS_SECONDS = 120.0
-STOP_MARGIN_SECONDS = 30.0
-"""Beyond the drain time; a server that takes longer hangs."""
+from ..audit.address import Address
+from ..audit.plan import Plan
+from ..audit.run import Run, audit
+from ..audit.server import Server, ServerFailedError, free_port
+from ..audit.streams import End, Stream
+from ..audit.verdict import Check
+from ..cli.render import render
+from ..cli.screen import Screen, check_table, error_lines, stream_table
+from ..cli.words import span
+from .checkpoint import MODEL_NAME
+from .streams import QUESTION, ask, streams
 
 LOG_LINES = 25
-
-Check = tuple[bool, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,138 +77,77 @@ def play(act: Act, model: Path, directory: Path, screen: Screen) -> list[Check]:
     Raises:
         ServerFailedError: the server did not come up; its log has been shown.
     """
-    traces = Traces()
-    began = time.monotonic()
-    with screen.working("Starting vLLM") as stage:
-        server = Server(model, directory, act.shutdown_timeout, stage)
-        try:
-            server.wait_ready()
-        except BaseException as error:
-            stage("stopping it")
-            server.remove()
-            if isinstance(error, ServerFailedError):
-                _show_log(server, screen)
-            raise
-    try:
+    address = Address(port=free_port())
+    opened: list[Stream] = []
+
+    def load(server: Server) -> Sequence[Stream]:
+        screen.say(f"vLLM serves on port {address.port}.", "")
+        answer = ask(address, QUESTION)
         screen.say(
-            f"vLLM serves on port {server.port}, "
-            f"{since(began, time.monotonic())} after its start.\n"
+            Text.assemble(("Question  ", "dim"), QUESTION),
+            Text.assemble(("Answer    ", "dim"), (answer, "bold")),
+            "",
         )
-        return _stop(act, server, traces, screen)
-    finally:
-        server.remove()
+        opened.extend(streams(address, act.max_tokens))
+        return opened
 
-
-def _stop(act: Act, server: Server, traces: Traces, screen: Screen) -> list[Check]:
-    api = client(server.port)
-    screen.say(
-        Text.assemble(("Question  ", "dim"), QUESTION),
-        Text.assemble(("Answer    ", "dim"), (ask(api, QUESTION), "bold")),
-        "",
-    )
-    streams = [Stream(api, prompt, act.max_tokens) for prompt in PROMPTS]
-    for stream in streams:
-        stream.start()
-    with screen.following("Opening 8 streams", streams):
-        deadline = time.monotonic() + FIRST_TOKENS_SECONDS
-        for stream in streams:
-            stream.wait_for(TOKENS_FIRST, deadline - time.monotonic())
-    flowing = sum(not stream.over.is_set() for stream in streams)
-    traces.look(server.pid)
-    signalled = server.send(signal.SIGTERM)
-    screen.say(f"{flowing} streams are open. SIGTERM sent.")
-    with screen.following("Stopping", streams):
-        in_time = server.wait_ended(act.shutdown_timeout + STOP_MARGIN_SECONDS)
-    if not in_time:
-        screen.say(stream_table(streams), "")
-        checks = [
-            *_promises(act, flowing, streams),
-            (False, "the server ends", "it still runs, and is killed"),
-        ]
-        screen.say(Text("Seen from outside", "bold"), check_table(checks), "")
-        _show_log(server, screen)
-        return checks
-    left = traces.left(server.pid, server.port, server.directory)
-    for stream in streams:
-        # What a dead server has sent is there by now; this lets the readers read it.
-        stream.over.wait(5)
-    report, problem = _report(server)
+    try:
+        run = audit(_plan(act, model, address), address, directory, screen, load=load)
+    except ServerFailedError as error:
+        _show_log(error.lines, screen)
+        raise
     screen.say("")
-    if report is not None:
-        screen.say(render(report), "")
-    screen.say(stream_table(streams), *error_lines(streams), "")
-    checks = [
-        *_promises(act, flowing, streams),
-        _exit_check(server, signalled, streams),
-        *_left_checks(left, signalled),
-        (not problem, "the server's own report is clean", problem or "it is"),
-    ]
+    if run.report is not None:
+        screen.say(render(run.report), "")
+    screen.say(stream_table(opened), *error_lines(opened), "")
+    checks = [_promise(act, run), *run.checks]
     screen.say(Text("Seen from outside", "bold"), check_table(checks))
-    if server.exit_code != 0:
-        _show_log(server, screen)
+    if not run.clean:
+        _show_log(run.lines, screen)
     return checks
 
 
-def _report(server: Server) -> tuple[ShutdownReport | None, str]:
-    text = server.report_text
-    if text is None:
-        return None, "it wrote none"
-    try:
-        report = ShutdownReport.from_json(text)
-    except ValueError as error:
-        return None, str(error)
-    return report, "" if report.clean else report.summary
+def _plan(act: Act, model: Path, address: Address) -> Plan:
+    command = [sys.executable, "-m", "vllm_ashutdown.cli", "serve", str(model)]
+    command += ["--enforce-eager"]
+    options = {
+        "--host": address.host,
+        "--port": str(address.port),
+        "--served-model-name": MODEL_NAME,
+        "--shutdown-timeout": str(act.shutdown_timeout),
+    }
+    for name, value in options.items():
+        command += [name, value]
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    return Plan(command, drain=act.shutdown_timeout, environment=environment)
 
 
-def _promises(act: Act, flowing: int, streams: list[Stream]) -> list[Check]:
-    count = len(streams)
-    if act.drains:
-        kept = sum(stream.completed for stream in streams)
-        promise, word = "every stream completed, with [DONE]", "completed"
-    else:
-        kept = sum(stream.ended for stream in streams)
-        promise, word = "every stream got the typed error", "ended by error 503"
-    return [
-        (flowing == count, "open at the signal", f"{flowing} of {count}"),
-        (kept == count, promise, f"{kept} of {count} {word}"),
-    ]
-
-
-def _exit_check(server: Server, signalled: float, streams: list[Stream]) -> Check:
-    last = max(stream.over_at for stream in streams)
-    found = (
-        f"{server.exit_code}, {since(signalled, server.ended_at)} after the signal, "
-        f"{since(last, server.ended_at)} after the last stream"
+def _promise(act: Act, run: Run) -> Check:
+    """What this act says of its streams, in particular."""
+    count = len(run.streams)
+    wanted = End.COMPLETED if act.drains else End.ENDED
+    kept = sum(stream.end is wanted for stream in run.streams)
+    promise = (
+        "every stream completed, with [DONE]"
+        if act.drains
+        else "every stream got the typed error"
     )
-    return server.exit_code == 0, "exit code 0", found
+    return Check(kept == count, promise, f"{kept} of {count} {wanted}")
 
 
-def _left_checks(left: Leftovers, signalled: float) -> list[Check]:
-    def nothing(promise: str, found: tuple[str, ...], otherwise: str) -> Check:
-        if not found:
-            return True, promise, otherwise
-        more = ", ..." if len(found) > 1 else ""
-        return False, promise, f"{len(found)} left: {found[0]}{more}"
-
-    gone = f"all {left.watched} gone {since(signalled, left.gone_at)} after the signal"
-    return [
-        nothing("no process left", left.processes, gone),
-        nothing("no shared memory left", left.shared_memory, "nothing new in /dev/shm"),
-        nothing("no ipc socket file left", left.sockets, "none"),
-        nothing("no temporary file left", left.files, "none"),
-        (not left.port, "port free at once", left.port or "refuses, can be bound"),
-    ]
-
-
-def _show_log(server: Server, screen: Screen) -> None:
-    screen.say(Text(f"The last lines of its log (pid {server.pid}):", "bold"))
-    for line in list(server.lines)[-LOG_LINES:]:
+def _show_log(lines: Sequence[str], screen: Screen) -> None:
+    screen.say(Text("The last lines of its log:", "bold"))
+    for line in lines[-LOG_LINES:]:
         screen.say(Text("  " + line, "dim"))
 
 
-def total(checks: list[Check], seconds: float) -> str:
+def total(checks: Sequence[Check], seconds: float) -> str:
     """One line for an act that is over."""
-    failed = [promise for kept, promise, _ in checks if not kept]
+    failed = [check.promise for check in checks if not check.kept]
     if not failed:
         return f"all {len(checks)} promises kept, played in {span(seconds)}"
     return "not kept: " + "; ".join(failed)

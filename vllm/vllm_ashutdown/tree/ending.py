@@ -8,11 +8,12 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core.report import ProcessEnd
 from .handle import handles, ready
-from .home import home
+from .home import Home, home
 from .member import Member
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -249,4 +250,11 @@ def ends_of(process: Any, killed: set[int]) -> list[ProcessEnd]:
             # Its parent was gone before it could tell, and took it along.
             code = None if member.alive else -signal.SIGKILL
             ends.append(ProcessEnd(member.name, member.pid, code, killed=True))
-    return ends
+    return [_timed(one, here) for one in ends]
+
+
+def _timed(one: ProcessEnd, here: Home) -> ProcessEnd:
+    """``one`` with the time of its end; at the latest now, if it is only being told."""
+    if one.exitcode is None:
+        return one
+    return replace(one, ended=here.ended(one.pid) or time.monotonic())

@@ -56,6 +56,7 @@ class Home:
         self._records: dict[int, Record] = {}
         self._connections: set[socket.socket] = set()
         self._bells: set[int] = set()
+        self._ended: dict[int, float] = {}
         self._begun: weakref.WeakKeyDictionary[Any, Part] = weakref.WeakKeyDictionary()
         self.by_default: Decide = default_decision
         self._lock = threading.RLock()
@@ -154,6 +155,14 @@ class Home:
                 self._bells.discard(bell)
             os.close(bell)
 
+    def ended(self, pid: int) -> float | None:
+        """When process ``pid`` below this one was over, on :func:`time.monotonic`.
+
+        The kernel closes what a process has open when its memory is given back. Of
+        those further down their lifelines tell. ``None`` while it is not known.
+        """
+        return self._ended.get(pid)
+
     # -- listening -------------------------------------------------------------
 
     def watch(self) -> None:
@@ -206,6 +215,7 @@ class Home:
         if hello is None or member is None:
             self._close(connection)
             return
+        self._ended.pop(member.pid, None)  # an earlier one's, of the same pid
         if hello.get("is") != "talk":
             # A lifeline, of a child or of one further down: it is held, and says no
             # more. What is known of children is not its business.
@@ -240,6 +250,7 @@ class Home:
                 logger.warning("[shutdown] %s said %r: %s", record.name, message, error)
             return
         self._close(connection)
+        self._ended.setdefault(record.pid, time.monotonic())
         if record.talk is not connection:
             return  # its lifeline
         with self._lock:

@@ -1,4 +1,4 @@
-"""What the demonstration shows: on a terminal with motion, else in plain lines."""
+"""What is shown while a server runs: with motion on a terminal, else in plain lines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from ..cli.render import WIDTH, span
-from .streams import Stream, describe
+from ..audit.streams import End, Stream
+from ..audit.verdict import Check
+from .render import WIDTH
+from .words import printable, span
 
 LAST_WORDS = 46
 PLAIN_SECONDS = 5.0
@@ -22,7 +24,7 @@ PLAIN_SECONDS = 5.0
 
 
 class Screen:
-    """The console of the demonstration."""
+    """The console of the demonstration and of an audit."""
 
     def __init__(self) -> None:
         """Looks at standard output once: its width, and whether things can move."""
@@ -137,7 +139,7 @@ def stream_table(streams: Sequence[Stream]) -> Table:
 
 def last_words(text: str) -> str:
     """The end of a text, in one line and beginning with a whole word."""
-    line = " ".join(text.split())
+    line = printable(text)
     if len(line) <= LAST_WORDS:
         return line
     return "..." + line[-LAST_WORDS + 3 :].partition(" ")[2]
@@ -147,34 +149,37 @@ def error_lines(streams: Sequence[Stream]) -> Iterator[Text]:
     """Each different error that streams got, once, with how many got it."""
     counts: dict[str, int] = {}
     for stream in streams:
-        if stream.error is not None:
-            line = describe(stream.error)
-            counts[line] = counts.get(line, 0) + 1
+        if stream.error:
+            counts[stream.error] = counts.get(stream.error, 0) + 1
     for line, count in counts.items():
-        yield Text(f"{count} times: {line}", overflow="fold")
+        yield Text(f"{count} times: {printable(line)}", overflow="fold")
+
+
+COLOURS = {
+    End.OPEN: "cyan",
+    End.COMPLETED: "green",
+    End.ENDED: "yellow",
+    End.REFUSED: "yellow",
+    End.CUT: "red",
+    End.LIED: "bold red",
+}
 
 
 def _end(stream: Stream) -> Text:
-    if not stream.over.is_set():
-        return Text("streaming", "cyan")
-    if stream.completed:
-        return Text(f"completed: {stream.finish_reason}, [DONE]", "green")
-    if stream.ended:
-        return Text("ended: typed error 503", "yellow")
-    if stream.error is not None:
-        return Text(f"broken: {type(stream.error).__name__}", "red")
-    return Text(f"cut: {stream.finish_reason or 'no finish reason'}", "red")
+    end = stream.end
+    return Text("streaming" if end is End.OPEN else stream.words, COLOURS[end])
 
 
-def check_table(checks: Sequence[tuple[bool, str, str]]) -> Table:
+def check_table(checks: Sequence[Check]) -> Table:
     """What was promised and what was found, a line each."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for kept, promise, found in checks:
-        mark = Text("ok", "green") if kept else Text("NO", "bold red")
-        table.add_row(mark, promise, Text(found, "" if kept else "red"))
+    for check in checks:
+        mark = Text("ok", "green") if check.kept else Text("NO", "bold red")
+        found = Text(printable(check.found), "" if check.kept else "red")
+        table.add_row(mark, check.promise, found)
     return table
 
 

@@ -6,7 +6,9 @@ import math
 import pytest
 from rich.console import Console
 
-from vllm_ashutdown.cli.render import WIDTH, render, span
+from tests.reports import SECONDS, a_report
+from vllm_ashutdown.cli.render import WIDTH, render
+from vllm_ashutdown.cli.words import span
 from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase, PhaseRecord
 from vllm_ashutdown.core.report import ProcessEnd, RequestCounts, ShutdownReport
@@ -14,48 +16,6 @@ from vllm_ashutdown.core.trigger import Trigger
 from vllm_ashutdown.inventory import Row
 
 LONG = "a detail that goes on and on, " * 12 + "to its last word"
-
-SECONDS = {
-    Phase.ANNOUNCE: 30e-6,
-    Phase.ADMISSION: 20e-6,
-    Phase.DRAIN: 6.0,
-    Phase.END: 1e-3,
-    Phase.HANDLER: 1e-3,
-    Phase.CORE: 3.0,
-    Phase.RELEASE: 1e-3,
-    Phase.HTTP: 1.5,
-    Phase.AUDIT: 10e-6,
-}
-
-
-def a_report(
-    *,
-    changed: dict[Phase, PhaseRecord] | None = None,
-    processes: tuple[ProcessEnd, ...] = (ProcessEnd("EngineCore", 4711, 0),),
-    leftovers: tuple[str, ...] = (),
-    inventory: tuple[Row, ...] = (),
-    final_mode: Mode = Mode.DRAIN,
-    seconds: float = 9.01,
-) -> ShutdownReport:
-    records, now, handler_over = {}, 0.0, 0.0
-    for phase, spent in SECONDS.items():
-        began = handler_over if phase is Phase.HTTP else now
-        about = f"about {phase}"
-        records[phase] = PhaseRecord(phase, 60.0, spent, Outcome.DONE, about, began)
-        now = max(now, began + spent)
-        if phase is Phase.HANDLER:
-            handler_over = now
-    return ShutdownReport(
-        trigger=Trigger.signal(15),
-        mode=Mode.DRAIN,
-        final_mode=final_mode,
-        seconds=seconds,
-        phases=tuple((records | (changed or {})).values()),
-        requests=RequestCounts(completed=8, aborted=2, refused=1),
-        processes=processes,
-        leftovers=leftovers,
-        inventory=inventory,
-    )
 
 
 def drawn(
@@ -195,6 +155,18 @@ def test_ascii_is_enough():
     lines = drawn(a_report(changed={Phase.CORE: record}), encoding="ascii")
     assert "=" in row(lines, Phase.DRAIN)
     assert all(line.isascii() for line in lines)
+
+
+def test_a_process_is_said_to_have_ended_when_it_did():
+    report = a_report(processes=(ProcessEnd("EngineCore", 7, 0, ended=8.25),))
+    assert "EngineCore (pid 7): exit 0, after 8.25 s" in "\n".join(drawn(report))
+
+
+def test_what_could_steer_a_terminal_is_escaped():
+    report = a_report(leftovers=("file \x1b[2J\udcff is there",))
+    text = "\n".join(drawn(report))
+    assert "file \\x1b[2J\\udcff is there" in text
+    assert "\x1b" not in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,145 @@
+"""What the command says of an audit; what it finds is tested beside the audit."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import fake_server
+from tests.reports import a_report
+from vllm_ashutdown.audit.server import free_port
+from vllm_ashutdown.cli.main import main
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+PROGRAM = str(Path(fake_server.__file__))
+
+
+def server(*options: str) -> list[str]:
+    command = [sys.executable, PROGRAM, "serve", "fake", "--port", str(free_port())]
+    return ["--", *command, "--report", a_report().to_json(), *options]
+
+
+def test_a_clean_stop_is_shown_and_exit_code_0(capsys, tmp_path):
+    out = tmp_path / "audit.json"
+    options = ["--streams", "2", "--json", str(out), "--stop", "int"]
+    assert main(["audit", *options, *server()]) == 0
+    text = capsys.readouterr().out
+    for words in (
+        "SIGINT to it",
+        "Stop by signal SIGTERM",  # its own report
+        "ended by an error: 503, safe to retry",
+        "shared memory",
+        "last process gone after",
+    ):
+        assert words in text, words
+    assert "NO " not in text
+    assert re.search(r"^Clean: (\d+) of \1 promises kept$", text, re.MULTILINE)
+    assert max(map(len, text.splitlines())) <= 100
+    (one,) = json.loads(out.read_text())
+    assert (one["clean"], one["stock"], one["hung"], one["exit_code"]) == (
+        True,
+        False,
+        False,
+        0,
+    )
+    assert [stream["end"] for stream in one["streams"]] == ["ended by an error"] * 2
+    assert one["stop"]["how"] == "int"
+    assert one["report"]["mode"] == "drain"
+    assert {row["name"] for row in one["rows"]} > {"processes", "address"}
+
+
+def test_what_is_broken_is_shown_and_exit_code_1(capsys):
+    assert main(["audit", *server("--fault", "leak-file", "--fault", "lie")]) == 1
+    text = capsys.readouterr().out
+    assert "NO no temporary files left" in text.replace("NO  ", "NO ")
+    assert "left" in text
+    assert "ended like a success: [DONE] with finish reason abort" in text
+    assert "The last lines of its log" in text
+    assert "it begins" in text
+
+
+def test_compared_with_stock_side_by_side(capsys, tmp_path):
+    out = tmp_path / "audit.json"
+    options = ["--compare", "--streams", "1", "--limit", "0.3", "--json", str(out)]
+    # The small server has no plugin to switch off: both stops are the same.
+    assert main(["audit", *options, *server("--fault", "hang")]) == 1
+    text = capsys.readouterr().out
+    table = text[text.index("Side by side") :]
+    line = next(line for line in table.splitlines() if "exit code" in line)
+    assert line.split() == ["exit", "code", "hung,", "killed", "hung,", "killed"]
+    assert table.count("NOT CLEAN") == 2
+    assert [one["stock"] for one in json.loads(out.read_text())] == [True, False]
+
+
+def test_a_server_that_does_not_start_is_named_with_its_last_words(capsys):
+    assert main(["audit", *server("--no-such-option")]) == 1
+    err = capsys.readouterr().err
+    assert "the server failed: it ended with exit code 2" in err
+    assert "unrecognized arguments: --no-such-option" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "the server's command is missing"),
+        (["--"], "the server's command is missing"),
+        (["--", "vllm", "serve", "m", "--port", "x"], "--port"),
+        (["--", "no-such-program-anywhere"], "No such file"),
+    ],
+)
+def test_a_command_that_makes_no_sense_is_named(capsys, argv, words):
+    assert main(["audit", *argv]) in (1, 2)
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--stop", "softly"],
+        ["--target", "worker"],
+        ["--after", "-1"],
+        ["--after", "nan"],
+        ["--limit", "inf"],
+        ["--streams", "-1"],
+        ["--streams", "many"],
+        ["--at", "1", "--after", "1"],
+        ["--stock", "--compare"],
+        ["--no-such"],
+    ],
+)
+def test_options_that_make_no_sense_are_usage_errors(capsys, options):
+    with pytest.raises(SystemExit) as caught:
+        main(["audit", *options, "--", "vllm", "serve"])
+    assert caught.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_a_json_file_that_cannot_be_written_is_named(capsys, tmp_path):
+    out = tmp_path / "no" / "audit.json"
+    assert main(["audit", "--streams", "0", "--json", str(out), *server()]) == 2
+    assert f"cannot write {out}" in capsys.readouterr().err
+
+
+def test_sigterm_ends_the_audit_and_its_server(tmp_path):
+    argv = ["-m", "vllm_ashutdown.cli", "audit", *server("--never-ready")]
+    process = subprocess.Popen(
+        [sys.executable, *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "loading" in line:  # the server has begun
+            break
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Interrupted; the server is gone." in err
