@@ -235,17 +235,20 @@ def streams(server: Server, fault: Fault) -> Iterator[list[Answer]]:
 
 
 def strike(server: Server, fault: Fault) -> None:
-    """Does it; where nothing else ends the server, it is asked to stop behind it."""
+    """Does it; where nothing else ends the server, it is asked to stop behind it.
+
+    In place of a process that is not there yet, or no more, the top is signalled. It is
+    never halted: nobody is there to end a server that is.
+    """
     server.watch.look()
     kinds = server.processes_by_kind()
     over = server.process.poll() is not None
     if fault.target == GROUP and not over:
         server.signal_group(fault.number)
-    elif fault.target == TOP or not kinds.get(fault.target):
-        if not over:
-            server.signal(fault.number)
-    else:
+    elif kinds.get(fault.target):
         server.signal_process(kinds[fault.target][0], fault.number)
+    elif fault.number != signal.SIGSTOP and not over:
+        server.signal(fault.number)
     if fault.number == signal.SIGSTOP and server.process.poll() is None:
         server.signal(signal.SIGTERM)
     if not server.signalled_at:
