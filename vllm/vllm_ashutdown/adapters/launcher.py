@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ from ..core.mode import Mode
 from ..core.phase import Outcome, Phase, PhaseRecord
 from ..core.report import ShutdownReport
 from ..core.stop import Stop
+from ..core.tally import Tally
 from ..core.trigger import Trigger, TriggerKind
 from ..exit_code import ExitCode
 from ..http.gate import Gate
 from ..http.middleware import ShutdownMiddleware
+from ..http.preparation import Preparation
 from ..http.quiet import quieted
 from ..process_exit import leaves_fast
 from ..program import is_the_whole_program
@@ -36,7 +39,8 @@ from ..tree.home import home
 from ..tree.member import Member
 from ..tree.message import Message
 from ..watchdog import SignalWatch, Watchdog
-from . import async_llm_run, core_client
+from . import async_llm_run, core_client, output_processor
+from .endpoint_plugins import PREPARATION
 from .engine_state import announced, state_of
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -74,6 +78,23 @@ def make_find_process_using_port(original: Callable[..., Any]) -> Callable[..., 
     return find_process_using_port
 
 
+def _preparation(engine: Any, gate: Gate) -> Preparation:
+    state, processor = state_of(engine), getattr(engine, "output_processor", None)
+    config = getattr(engine, "vllm_config", None)
+    drain = float(getattr(config, "shutdown_timeout", 0) or 0)
+
+    def counting(count: Callable[[Any, Tally], Any]) -> Callable[[], None]:
+        return lambda: None if processor is None else count(processor, state.tally)
+
+    return Preparation(
+        gate,
+        stop=lambda: state.stop,
+        watch=counting(output_processor.watch_requests),
+        unwatch=counting(output_processor.unwatch_requests),
+        seconds=drain or math.inf,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Wish:
     """What the first to ask wanted.
@@ -97,6 +118,11 @@ class _Server:
         self.engine = engine
         self.state = state_of(engine)
         self.gate = Gate(self.state.tally, settings.retry_after_seconds())
+        self.preparation = _preparation(engine, self.gate)
+        if child.current() is None:
+            # One of several would speak for itself alone, and its launcher, which
+            # has no HTTP, takes a signal.
+            setattr(app.state, PREPARATION, self.preparation)
         # Innermost, as Router(middleware=...) does it. The application's own
         # stack may be built by now, and around the router is where we belong.
         router = app.router
@@ -133,7 +159,7 @@ class _Server:
             self._signals = start.signals
             self._ask(_Wish(interrupted))
         wished = self._loop.create_task(self._wished.wait())
-        with announced(self.engine, self.gate.close), quieted():
+        with announced(self.engine, self.preparation.overtake), quieted():
             try:
                 await asyncio.wait({task, wished}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
@@ -155,6 +181,7 @@ class _Server:
                 await stop.quiet()
             except asyncio.CancelledError:
                 stop.raise_to(Mode.ABORT, Trigger.call("a cancelled server"))
+            self.preparation.settle()
             # The way vLLM's own signal handler goes: it answers a cancellation
             # with the coroutine that closes HTTP.
             task.cancel()
@@ -243,7 +270,7 @@ class _Server:
 
     def _ask(self, wish: _Wish) -> None:
         self._wish = wish
-        self.gate.close()  # before anything else gets a turn of the loop
+        self.preparation.overtake()  # before anything else gets a turn of the loop
         self._wished.set()
 
     # -- stopping --------------------------------------------------------------
