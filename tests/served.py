@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -21,11 +22,12 @@ import httpx
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from vllm.entrypoints.launchers import launcher
+from vllm.entrypoints.serve.instrumentator import metrics
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from tests.stub_core import ENDLESS, generate
 
-__all__ = ["TOKENS", "Served", "served"]
+__all__ = ["TOKENS", "Served", "said", "served", "signalled"]
 
 TOKENS = "/v1/tokens"
 """Streams a token, and the last one when the core says so."""
@@ -85,6 +87,7 @@ def _application(engine: AsyncLLM) -> FastAPI:
     app = FastAPI()
     app.state.engine_client = engine
     app.state.args = SimpleNamespace(api_key=None)
+    metrics.attach_router(app)
     numbers = iter(range(10**9))
 
     @app.post(TOKENS)
@@ -97,6 +100,34 @@ def _application(engine: AsyncLLM) -> FastAPI:
         return StreamingResponse(events(), media_type="text/event-stream")
 
     return app
+
+
+@contextlib.contextmanager
+def said(text: str) -> Iterator[asyncio.Event]:
+    """An event for the moment when the package logs a line with ``text`` in it."""
+    event = asyncio.Event()
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if text in record.getMessage():
+                event.set()
+
+    logger, ear = logging.getLogger("vllm.ashutdown"), Ear(logging.INFO)
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(ear)
+    try:
+        yield event
+    finally:
+        logger.removeHandler(ear)
+        logger.setLevel(before)
+
+
+async def signalled(server: Served) -> None:
+    """A stop has begun, by a signal."""
+    with said("admission done") as event:
+        server.stop()
+        await asyncio.wait_for(event.wait(), SECONDS)
 
 
 @contextlib.contextmanager

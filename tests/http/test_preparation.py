@@ -68,7 +68,7 @@ async def server() -> Server:
 async def test_nothing_is_prepared_before_anyone_asks(server):
     assert not server.gate.closed
     assert server.watched == 0
-    assert server.preparation.view().plain() == {
+    assert server.preparation.reading().plain() == {
         "phase": "serving",
         "idle": False,
         "in_flight": 1,
@@ -81,9 +81,9 @@ async def test_it_closes_the_door_at_once_and_answers_with_the_last_request(serv
     assert server.gate.closed
     assert server.watched == 1
     assert not task.done()
-    view = server.preparation.view()
-    assert (view.phase, view.in_flight, view.idle) == ("prepare", 1, False)
-    assert 25 < view.remaining <= 30
+    reading = server.preparation.reading()
+    assert (reading.phase, reading.in_flight, reading.idle) == ("prepare", 1, False)
+    assert 25 < reading.remaining <= 30
     server.request_ends()
     await turns()
     assert task.result().idle
@@ -96,8 +96,8 @@ async def test_with_nothing_in_flight_it_answers_at_once(server):
 
 
 async def test_a_time_that_is_out_ends_the_wait_and_not_the_drain(server):
-    view = await server.preparation.drain(0)
-    assert (view.phase, view.idle, view.remaining) == ("prepare", False, 0)
+    reading = await server.preparation.drain(0)
+    assert (reading.phase, reading.idle, reading.remaining) == ("prepare", False, 0)
     assert server.gate.closed
     (task,) = await server.posts(AGES)
     server.request_ends()
@@ -107,7 +107,7 @@ async def test_a_time_that_is_out_ends_the_wait_and_not_the_drain(server):
 
 async def test_no_limit_is_none(server):
     (task,) = await server.posts(math.inf)
-    assert server.preparation.view().remaining is None
+    assert server.preparation.reading().plain()["remaining_seconds"] is None
     server.request_ends()
     assert (await task).idle
 
@@ -115,7 +115,7 @@ async def test_no_limit_is_none(server):
 async def test_ten_join_one_drain_each_with_its_own_time(server):
     tasks = await server.posts(*range(10))
     assert server.watched == 1, "it is prepared once"
-    assert 8 < server.preparation.view().remaining <= 9
+    assert 8 < server.preparation.reading().remaining <= 9
     await tasks[0]
     assert [task.done() for task in tasks] == [True] + [False] * 9
     server.request_ends()
@@ -152,9 +152,9 @@ async def test_a_stop_is_not_taken_back_and_its_end_is_heard(server):
     assert server.watched == 1, "the stop counts on"
     await turns()
     assert not task.done(), "its request runs on"
-    view = server.preparation.view()
-    assert view.phase == "announce"
-    assert AGES < view.remaining <= 2 * AGES
+    reading = server.preparation.reading()
+    assert reading.phase == "announce"
+    assert AGES < reading.remaining <= 2 * AGES
     server.preparation.settle()
     assert (await task).phase == "announce"
 
@@ -176,13 +176,13 @@ async def test_who_asks_during_a_stop_joins_it(server, taken_back_before):
 async def test_a_stop_whose_order_has_not_begun_counts_too(server):
     server.preparation.overtake()
     assert not server.preparation.take_back()
-    assert server.preparation.view().phase == "announce"
+    assert server.preparation.reading().phase == "announce"
 
 
 async def test_a_stop_that_is_over_is_complete(server):
     server.begin_stop()
     server.stop.finish()
-    assert server.preparation.view().phase == "complete"
+    assert server.preparation.reading().phase == "complete"
 
 
 async def test_a_cancelled_caller_leaves_the_drain_as_it_is(server):

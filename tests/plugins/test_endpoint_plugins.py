@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.metadata
-import logging
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +20,7 @@ from vllm.plugins.endpoint_plugins.interface import (
     attach_endpoint_plugins,
 )
 
-from tests.served import TOKENS, Served, served
+from tests.served import TOKENS, Served, said, served, signalled
 from tests.stub_core import StubCore, make_engine
 from vllm_ashutdown.adapters.endpoint_plugins import DrainEndpoint
 from vllm_ashutdown.core.mode import Mode
@@ -54,40 +52,12 @@ async def server(core: StubCore, report_path: Path) -> AsyncIterator[Served]:
         yield one
 
 
-@contextlib.contextmanager
-def said(text: str) -> Iterator[asyncio.Event]:
-    """An event for the moment when the package logs a line with ``text`` in it."""
-    event = asyncio.Event()
-
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if text in record.getMessage():
-                event.set()
-
-    logger, ear = logging.getLogger("vllm.ashutdown"), Ear(logging.INFO)
-    before = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addHandler(ear)
-    try:
-        yield event
-    finally:
-        logger.removeHandler(ear)
-        logger.setLevel(before)
-
-
 async def prepared(server: Served) -> asyncio.Task[httpx.Response]:
     """A POST that waits."""
     with said("drain prepared") as event:
         task = asyncio.create_task(server.client.post("/drain"))
         await asyncio.wait_for(event.wait(), 20)
     return task
-
-
-async def signalled(server: Served) -> None:
-    """A stop has begun, by a signal."""
-    with said("admission done") as event:
-        server.stop()
-        await asyncio.wait_for(event.wait(), 20)
 
 
 # -- steering ----------------------------------------------------------------------

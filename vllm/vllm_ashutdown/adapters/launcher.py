@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,12 +22,10 @@ from ..core.mode import Mode
 from ..core.phase import Outcome, Phase, PhaseRecord
 from ..core.report import ShutdownReport
 from ..core.stop import Stop
-from ..core.tally import Tally
 from ..core.trigger import Trigger, TriggerKind
 from ..exit_code import ExitCode
 from ..http.gate import Gate
 from ..http.middleware import ShutdownMiddleware
-from ..http.preparation import Preparation
 from ..http.quiet import quieted
 from ..process_exit import leaves_fast
 from ..program import is_the_whole_program
@@ -39,9 +36,9 @@ from ..tree.home import home
 from ..tree.member import Member
 from ..tree.message import Message
 from ..watchdog import SignalWatch, Watchdog
-from . import async_llm_run, core_client, output_processor
-from .endpoint_plugins import PREPARATION
+from . import async_llm_run, core_client
 from .engine_state import announced, state_of
+from .launcher_drain import steered
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -78,23 +75,6 @@ def make_find_process_using_port(original: Callable[..., Any]) -> Callable[..., 
     return find_process_using_port
 
 
-def _preparation(engine: Any, gate: Gate) -> Preparation:
-    state, processor = state_of(engine), getattr(engine, "output_processor", None)
-    config = getattr(engine, "vllm_config", None)
-    drain = float(getattr(config, "shutdown_timeout", 0) or 0)
-
-    def counting(count: Callable[[Any, Tally], Any]) -> Callable[[], None]:
-        return lambda: None if processor is None else count(processor, state.tally)
-
-    return Preparation(
-        gate,
-        stop=lambda: state.stop,
-        watch=counting(output_processor.watch_requests),
-        unwatch=counting(output_processor.unwatch_requests),
-        seconds=drain or math.inf,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Wish:
     """What the first to ask wanted.
@@ -118,11 +98,7 @@ class _Server:
         self.engine = engine
         self.state = state_of(engine)
         self.gate = Gate(self.state.tally, settings.retry_after_seconds())
-        self.preparation = _preparation(engine, self.gate)
-        if child.current() is None:
-            # One of several would speak for itself alone, and its launcher, which
-            # has no HTTP, takes a signal.
-            setattr(app.state, PREPARATION, self.preparation)
+        self.preparation = steered(app, engine, self.gate)
         # Innermost, as Router(middleware=...) does it. The application's own
         # stack may be built by now, and around the router is where we belong.
         router = app.router
@@ -170,6 +146,7 @@ class _Server:
             if self._wish is None or task.done():
                 return await self._left_by_itself(task)
             wish = self._wish
+            self.state.served = True
             stop = async_llm_run.start(
                 self.engine, wish.drain, trigger=wish.trigger, teardown=wish.teardown
             )
@@ -325,6 +302,7 @@ class _Server:
         whole = report.with_http(
             await closed, stop.budget.elapsed(), refused=self.gate.refused
         )
+        stop.conclude(whole)
         logger.info("[shutdown] complete in %.3fs: %s", whole.seconds, whole.summary)
         tie = child.current()
         if tie is None:

@@ -17,8 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ..core.mode import parse_seconds
+from ..core.reading import SERVING
 from ..errors import InvalidSettingError
-from .preparation import SERVING, Preparation
+from .preparation import Preparation
 
 METHODS = {
     "POST": "Prepare a drain, or join it, and wait until nothing is in flight.",
@@ -89,7 +90,7 @@ class DrainRoute:
                 "a stop has begun, and that is not taken back. Send requests to "
                 "another server.",
             )
-        return JSONResponse(preparation.view().plain())
+        return JSONResponse(preparation.reading().plain())
 
 
 async def _post(request: Request, preparation: Preparation) -> Response:
@@ -97,11 +98,11 @@ async def _post(request: Request, preparation: Preparation) -> Response:
         seconds = _seconds(request.query_params.multi_items(), preparation.seconds)
     except InvalidSettingError as error:
         return _error(HTTPStatus.BAD_REQUEST, str(error), param=error.name)
-    view = await preparation.drain(seconds)
-    status = HTTPStatus.OK if view.idle else HTTPStatus.ACCEPTED
-    if view.phase == SERVING:
+    reading = await preparation.drain(seconds)
+    status = HTTPStatus.OK if reading.idle else HTTPStatus.ACCEPTED
+    if reading.phase == SERVING:
         status = HTTPStatus.CONFLICT
-    return JSONResponse(view.plain(), status)
+    return JSONResponse(reading.plain(), status)
 
 
 def _seconds(query: Iterable[tuple[str, str]], default: float) -> float:

@@ -11,47 +11,14 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
+from ..core.phase import Phase
+from ..core.reading import PREPARE, SERVING, Reading, of_stop
 from ..core.stop import Stop
 from .gate import Gate
 
 logger = logging.getLogger("vllm.ashutdown")
-
-SERVING = "serving"
-PREPARE = "prepare"
-COMPLETE = "complete"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a server says of its drain.
-
-    Attributes:
-        phase: ``serving``, ``prepare``, a phase of the order, or ``complete``.
-        in_flight: Requests that run.
-        remaining: Seconds until the latest who waits gives up, or of the budget of
-            a stop; ``None`` where there is no such limit.
-    """
-
-    phase: str
-    in_flight: int
-    remaining: float | None
-
-    @property
-    def idle(self) -> bool:
-        """Nobody is let in and nothing runs."""
-        return self.phase != SERVING and not self.in_flight
-
-    def plain(self) -> dict[str, Any]:
-        """For an answer in JSON."""
-        return {
-            "phase": self.phase,
-            "idle": self.idle,
-            "in_flight": self.in_flight,
-            "remaining_seconds": self.remaining,
-        }
 
 
 class Preparation:
@@ -68,6 +35,7 @@ class Preparation:
         stop: Callable[[], Stop | None],
         watch: Callable[[], None] = lambda: None,
         unwatch: Callable[[], None] = lambda: None,
+        changed: Callable[[], None] = lambda: None,
         seconds: float = math.inf,
     ) -> None:
         """Nothing is prepared.
@@ -77,20 +45,21 @@ class Preparation:
             stop: The stop of its engine, once there is one.
             watch: Begins to count what is in flight in the engine, as a stop does.
             unwatch: Ends that.
+            changed: Called when it is prepared, and when it is taken back.
             seconds: How long somebody waits who does not say.
         """
         self.seconds = seconds
         self.under_way = False
         self._gate = gate
         self._stop = stop
-        self._watch, self._unwatch = watch, unwatch
+        self._watch, self._unwatch, self._changed = watch, unwatch, changed
         self._deadline = -math.inf
         self._settled = asyncio.Event()
         self._stops = False
 
     # -- asking ----------------------------------------------------------------
 
-    async def drain(self, seconds: float) -> View:
+    async def drain(self, seconds: float) -> Reading:
         """Prepares, or joins what is under way, and waits until nothing is in flight.
 
         Args:
@@ -100,10 +69,10 @@ class Preparation:
             What it had come to. ``serving`` if it was taken back meanwhile.
         """
         loop = asyncio.get_running_loop()
+        self._deadline = max(self._deadline, loop.time() + seconds)
         if not self._gate.closed:
             self._begin()
         settled = self._settled
-        self._deadline = max(self._deadline, loop.time() + seconds)
         idle = loop.create_task(self._gate.tally.idle())
         over = loop.create_task(settled.wait())
         try:
@@ -115,16 +84,17 @@ class Preparation:
         finally:
             idle.cancel()
             over.cancel()
-        view = self.view()
+        reading = self.reading()
         if settled.is_set() and not self._stops:
             # It may be prepared anew by now, for others.
-            return replace(view, phase=SERVING)
-        return view
+            return replace(reading, phase=SERVING)
+        return reading
 
     def _begin(self) -> None:
         self._gate.close()
         self._watch()
         self.under_way = True
+        self._changed()
         logger.info(
             "[shutdown] drain prepared: not ready, nobody is let in; %d requests in "
             "flight",
@@ -145,6 +115,7 @@ class Preparation:
         self._deadline = -math.inf
         self._settled.set()
         self._settled = asyncio.Event()
+        self._changed()
         logger.info("[shutdown] drain taken back: the server serves again")
         return True
 
@@ -162,20 +133,14 @@ class Preparation:
 
     # -- looking ---------------------------------------------------------------
 
-    def view(self) -> View:
+    def reading(self) -> Reading:
         """How it stands now."""
-        in_flight = self._gate.tally.requests
-        stop = self._stop()
+        tally, stop = self._gate.tally, self._stop()
         if stop is not None:
-            phase = COMPLETE if stop.outcome.done() else str(stop.phase)
-            return View(phase, in_flight, _finite(stop.budget.remaining()))
+            return of_stop(stop, tally)
         if self._stops:  # the order is about to be entered
-            return View("announce", in_flight, None)
+            return Reading(str(Phase.ANNOUNCE), tally.requests, math.inf)
         if not self.under_way:
-            return View(SERVING, in_flight, None)
+            return Reading(SERVING, tally.requests)
         left = self._deadline - asyncio.get_running_loop().time()
-        return View(PREPARE, in_flight, _finite(max(0.0, left)))
-
-
-def _finite(seconds: float) -> float | None:
-    return round(seconds, 3) if math.isfinite(seconds) else None
+        return Reading(PREPARE, tally.requests, max(0.0, left))

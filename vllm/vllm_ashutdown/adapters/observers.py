@@ -1,0 +1,34 @@
+"""Who looks on at the stop of an engine, wherever that engine runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..core.observer import Observer
+from ..core.reading import counts_of, of_stop
+from .engine_state import EngineState
+
+LOGGERS = "vllm.v1.metrics.loggers"
+
+
+def observers(engine: Any, state: EngineState) -> list[Observer]:
+    """Those of a stop that begins, whose ``state.stop`` is there."""
+    if state.meter is None and _has_metrics_of_vllm(engine):
+        # Imported only here: a program without vLLM's metrics gets none of ours.
+        from ..telling.metrics import Meter
+
+        stop, tally = state.stop, state.tally
+        assert stop is not None
+        state.meter = Meter(
+            lambda: of_stop(stop, tally), lambda: counts_of(stop, tally)
+        )
+    return [] if state.meter is None else [state.meter]
+
+
+def _has_metrics_of_vllm(engine: Any) -> bool:
+    """Whether vLLM keeps metrics of this engine in the process's own registry."""
+    manager = getattr(engine, "logger_manager", None)
+    own = getattr(sys.modules.get(LOGGERS), "PrometheusStatLogger", None)
+    # Exactly that class: one that is derived from it may report elsewhere.
+    return any(type(one) is own for one in getattr(manager, "stat_loggers", ()))
