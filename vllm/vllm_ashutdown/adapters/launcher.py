@@ -30,6 +30,8 @@ from ..http.quiet import quieted
 from ..process_exit import leaves_fast
 from ..program import is_the_whole_program
 from ..starting import start
+from ..telling.notify import tell_manager
+from ..telling.title import Title
 from ..tree import child
 from ..tree.child import SIGNALS
 from ..tree.home import home
@@ -39,8 +41,12 @@ from ..watchdog import SignalWatch, Watchdog
 from . import async_llm_run, core_client
 from .engine_state import announced, state_of
 from .launcher_drain import steered
+from .observers import traces
 
 logger = logging.getLogger("vllm.ashutdown")
+
+SPANS_SECONDS = 1.0
+"""The most for a receiver of spans to take the last ones, out of what is left."""
 
 HTTP_SECONDS = 3.0
 """The most that clients get to read their last bytes, out of what is left."""
@@ -103,6 +109,7 @@ class _Server:
         # stack may be built by now, and around the router is where we belong.
         router = app.router
         router.middleware_stack = ShutdownMiddleware(router.middleware_stack, self.gate)
+        self._title = Title() if _is_a_server() else None
         self._server: Any = None
         self._loop = asyncio.get_running_loop()
         self._signals = 0
@@ -152,6 +159,7 @@ class _Server:
             )
             Watchdog(stop, self._processes).arm()
             self._signal_watch.answered()
+            self._observe(stop)
             run = self._loop.create_task(stop.join())
             self._raise()  # by what came in the same turn of the loop
             try:
@@ -252,6 +260,12 @@ class _Server:
 
     # -- stopping --------------------------------------------------------------
 
+    def _observe(self, stop: Stop) -> None:
+        if self._title is not None:
+            stop.observed_by(self._title)
+        if is_the_whole_program() and child.current() is None:
+            tell_manager(stop)
+
     def _processes(self) -> list[Any]:
         return core_client.began(getattr(self.engine, "engine_core", None))
 
@@ -314,6 +328,10 @@ class _Server:
             report_file.write(whole)
         else:
             tie.send({"is": "report", "report": whole.to_json()})
+        if traces(self.engine):
+            from ..telling.spans import flushed
+
+            await flushed(min(SPANS_SECONDS, stop.budget.remaining()))
         if leaves_fast():
             # It is over but for the exit itself. The loop would give signals
             # their default back as it closes, and one that comes in these last
@@ -335,5 +353,10 @@ def _leave_with(code: ExitCode) -> None:
 
     A program that has something to do afterwards sees the engine's own errors.
     """
-    if is_the_whole_program() or child.current() is not None:
+    if _is_a_server():
         raise SystemExit(code)
+
+
+def _is_a_server() -> bool:
+    """Whether serving is all that this process does."""
+    return is_the_whole_program() or child.current() is not None

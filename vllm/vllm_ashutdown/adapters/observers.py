@@ -23,7 +23,18 @@ def observers(engine: Any, state: EngineState) -> list[Observer]:
         state.meter = Meter(
             lambda: of_stop(stop, tally), lambda: counts_of(stop, tally)
         )
-    return [] if state.meter is None else [state.meter]
+    found: list[Observer] = [] if state.meter is None else [state.meter]
+    if traces(engine):
+        from ..telling.spans import Spans
+
+        found.append(Spans())
+    return found
+
+
+def traces(engine: Any) -> bool:
+    """Whether vLLM sends spans of this engine somewhere."""
+    config = getattr(engine, "observability_config", None)
+    return getattr(config, "otlp_traces_endpoint", None) is not None
 
 
 def _has_metrics_of_vllm(engine: Any) -> bool:

@@ -185,7 +185,7 @@ class Stop:
             return
         began, allotted = self.budget.clock(), self.budget.allot(phase)
         self._loop = asyncio.get_running_loop()
-        self._enter(phase)
+        self.enter(phase)
         while True:
             outcome, detail = await self._attempt(phase, work)
             # None: it was cancelled from outside, since the loop is being torn
@@ -247,7 +247,7 @@ class Stop:
         if self._is_over(phase):
             return
         began, allotted = self.budget.clock(), self.budget.allot(phase)
-        self._enter(phase)
+        self.enter(phase)
         outcome, detail = Outcome.DONE, None
         try:
             detail = work()
@@ -306,6 +306,10 @@ class Stop:
 
     # -- being observed -------------------------------------------------------
 
+    def observed_by(self, *observers: Observer) -> None:
+        """Tells them, too, of all that comes from here on."""
+        self.observers = [*self.observers, *observers]
+
     def conclude(self, report: ShutdownReport) -> None:
         """Tells the observers that all is over, and lets them go.
 
@@ -315,7 +319,8 @@ class Stop:
         self._observed(lambda one: one.finished(self, report))
         self.observers = []
 
-    def _enter(self, phase: Phase) -> None:
+    def enter(self, phase: Phase) -> None:
+        """Tells that ``phase`` begins; for one that runs elsewhere, who waits does."""
         self.phase = phase
         self._observed(lambda one: one.entered(self, phase))
 
