@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +16,7 @@ pytest.importorskip(
     "opentelemetry.exporter.otlp.proto.http",
     reason="the exporters of OpenTelemetry are not installed",
 )
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+from tests.otlp import Receiver, attributes
 
 PROGRAM = """
 import asyncio, time
@@ -61,49 +58,6 @@ os._exit(0)
 """
 
 
-class Receiver:
-    """Takes spans, or holds whoever sends some until it is closed."""
-
-    def __init__(self, answers: bool) -> None:
-        self.requests: queue.Queue[bytes] = queue.Queue()
-        self.closing = threading.Event()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                if not answers:
-                    receiver.closing.wait(60)
-                    return
-                body = self.rfile.read(int(self.headers["content-length"]))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-                receiver.requests.put(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def spans(self) -> list[Any]:
-        request = trace_service_pb2.ExportTraceServiceRequest()
-        request.ParseFromString(self.requests.get(timeout=20))
-        assert self.requests.empty()
-        return [
-            span
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-
-    def close(self) -> None:
-        self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-
 @pytest.fixture
 def receiver(request: pytest.FixtureRequest) -> Iterator[Receiver]:
     one = Receiver(getattr(request, "param", True))
@@ -116,14 +70,6 @@ def traced(receiver: Receiver, core: str = "", seconds: float = 10) -> list[str]
     code, lines, complaints = run(program)
     assert code == 0, complaints
     return lines
-
-
-def attributes(span: Any) -> dict[str, Any]:
-    found = {}
-    for one in span.attributes:
-        kind = one.value.WhichOneof("value")
-        found[one.key.removeprefix("vllm.shutdown.")] = getattr(one.value, kind)
-    return found
 
 
 def test_each_phase_is_a_child_of_one_span_with_the_reports_own_times(receiver):
