@@ -72,6 +72,7 @@ async def test_nothing_is_prepared_before_anyone_asks(server):
         "phase": "serving",
         "idle": False,
         "in_flight": 1,
+        "busy_servers": 0,
         "remaining_seconds": None,
     }
 
@@ -126,7 +127,7 @@ async def test_ten_join_one_drain_each_with_its_own_time(server):
 async def test_taken_back_it_serves_and_who_waits_is_told(server):
     first = await server.posts(AGES, AGES)
     server.gate.refused = 3
-    assert server.preparation.take_back()
+    assert await server.preparation.take_back()
     assert not server.gate.closed
     assert (server.watched, server.gate.refused) == (0, 0)
     second = await server.posts()  # before those who waited had their turn
@@ -137,7 +138,7 @@ async def test_taken_back_it_serves_and_who_waits_is_told(server):
 
 
 async def test_taking_back_what_is_not_there_changes_nothing(server):
-    assert server.preparation.take_back()
+    assert await server.preparation.take_back()
     assert server.watched == 0
     (task,) = await server.posts()
     assert not task.done()
@@ -147,7 +148,7 @@ async def test_taking_back_what_is_not_there_changes_nothing(server):
 async def test_a_stop_is_not_taken_back_and_its_end_is_heard(server):
     (task,) = await server.posts()
     server.begin_stop()
-    assert not server.preparation.take_back()
+    assert not await server.preparation.take_back()
     assert server.gate.closed
     assert server.watched == 1, "the stop counts on"
     await turns()
@@ -163,7 +164,7 @@ async def test_a_stop_is_not_taken_back_and_its_end_is_heard(server):
 async def test_who_asks_during_a_stop_joins_it(server, taken_back_before):
     if taken_back_before:
         await server.posts(0)
-        server.preparation.take_back()
+        await server.preparation.take_back()
         await turns()
     server.begin_stop()
     (task,) = await server.posts()
@@ -175,7 +176,7 @@ async def test_who_asks_during_a_stop_joins_it(server, taken_back_before):
 
 async def test_a_stop_whose_order_has_not_begun_counts_too(server):
     server.preparation.overtake()
-    assert not server.preparation.take_back()
+    assert not await server.preparation.take_back()
     assert server.preparation.reading().phase == "announce"
 
 

@@ -68,6 +68,7 @@ async def test_it_answers_with_the_end_of_the_last_stream(server, core):
     asked = await prepared(server)
     found = (await server.client.get("/drain")).json()
     assert 25 < found.pop("remaining_seconds") <= 30, "vLLM's --shutdown-timeout"
+    assert found.pop("busy_servers") == 0
     assert found == {"phase": "prepare", "idle": False, "in_flight": 2}
     for late in (server.client.get("/health"), server.client.post(TOKENS)):
         assert (await late).status_code == 503
@@ -121,6 +122,7 @@ async def test_its_time_can_be_out_and_the_stream_runs_on(server, core):
         "phase": "prepare",
         "idle": False,
         "in_flight": 1,
+        "busy_servers": 0,
         "remaining_seconds": 0,
     }
     core.finish_all()
@@ -318,4 +320,4 @@ async def test_a_server_that_we_do_not_stop_says_so(app):
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
         answer = await client.post("/drain")
     assert answer.status_code == 501
-    assert "Send it a SIGTERM instead" in answer.json()["error"]["message"]
+    assert "Send the server a SIGTERM" in answer.json()["error"]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 from collections.abc import Callable
@@ -12,9 +13,12 @@ from ..core.reading import counts_of
 from ..core.tally import Tally
 from ..http.before import Before
 from ..http.gate import Gate
+from ..http.peers import Peers
 from ..http.preparation import Preparation
 from ..telling.metrics import Meter
 from ..tree import child
+from ..tree.draining import WORD
+from ..tree.message import Message
 from . import output_processor
 from .endpoint_plugins import PREPARATION
 from .engine_state import EngineState, state_of
@@ -26,7 +30,7 @@ METRICS_PATH = "/metrics"
 def steered(app: Any, engine: Any, gate: Gate) -> Preparation:
     """The drain of the server that serves ``engine`` with ``app``."""
     state = state_of(engine)
-    preparation = _preparation(engine, state, gate)
+    preparation = _preparation(engine, state, gate, _peers())
     state.meter = meter = Meter(
         preparation.reading, lambda: counts_of(state.stop, state.tally, gate.refused)
     )
@@ -37,14 +41,32 @@ def steered(app: Any, engine: Any, gate: Gate) -> Preparation:
     router.middleware_stack = Before(
         router.middleware_stack, METRICS_PATH, meter.before_a_look
     )
-    if child.current() is None:
-        # One of several would speak for itself alone, and their launcher, which has
-        # no HTTP, takes a signal.
-        setattr(app.state, PREPARATION, preparation)
+    tie = child.current()
+    if tie is not None:
+        tie.listeners[WORD] = _on_this_loop(preparation.hear)
+    setattr(app.state, PREPARATION, preparation)
     return preparation
 
 
-def _preparation(engine: Any, state: EngineState, gate: Gate) -> Preparation:
+def _peers() -> Peers | None:
+    """The servers of the same launcher; ``None`` where this one is the only one."""
+    tie = child.current()
+    return None if tie is None else Peers(lambda words: tie.send({"is": WORD, **words}))
+
+
+def _on_this_loop(call: Callable[[Message], None]) -> Callable[[Message], None]:
+    loop = asyncio.get_running_loop()
+
+    def soon(message: Message) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is over, and the server
+            loop.call_soon_threadsafe(call, message)
+
+    return soon
+
+
+def _preparation(
+    engine: Any, state: EngineState, gate: Gate, peers: Peers | None
+) -> Preparation:
     processor = getattr(engine, "output_processor", None)
     config = getattr(engine, "vllm_config", None)
     drain = float(getattr(config, "shutdown_timeout", 0) or 0)
@@ -64,6 +86,7 @@ def _preparation(engine: Any, state: EngineState, gate: Gate) -> Preparation:
         watch=counting(output_processor.watch_requests),
         unwatch=counting(output_processor.unwatch_requests),
         changed=changed,
+        peers=peers,
         seconds=drain or math.inf,
     )
 

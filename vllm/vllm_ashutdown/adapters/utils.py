@@ -21,6 +21,7 @@ from ..program import is_the_whole_program
 from ..seams import installer
 from ..starting import start
 from ..tree import child
+from ..tree.draining import DrainRelay
 from ..tree.entry import Entry
 from ..tree.home import home, take_in
 from ..tree.member import Member
@@ -131,6 +132,7 @@ class _Launcher:
         try:
             for number in child.SIGNALS:
                 signal.signal(number, self._on_signal)
+            DrainRelay(here, self._tree.servers)
             for process in self._tree.processes:
                 here.record(process.pid).decide = self._decide
             self._trigger = start.over() or self._trigger

@@ -30,6 +30,7 @@ class Reading:
     Attributes:
         phase: One of :data:`PHASES`.
         in_flight: Requests that run.
+        busy_servers: Of several API servers of one launcher, those not idle yet.
         remaining: Seconds left of whatever limits what goes on, ``inf`` where nothing
             does; 0 while it serves.
     """
@@ -37,11 +38,12 @@ class Reading:
     phase: str = SERVING
     in_flight: int = 0
     remaining: float = 0.0
+    busy_servers: int = 0
 
     @property
     def idle(self) -> bool:
-        """Nobody is let in and nothing runs."""
-        return self.phase != SERVING and not self.in_flight
+        """Nobody is let in and nothing runs, as far as is known."""
+        return self.phase != SERVING and not self.in_flight and not self.busy_servers
 
     def plain(self) -> dict[str, Any]:
         """For JSON: ``null`` seconds remain while it serves, and without a limit."""
@@ -50,6 +52,7 @@ class Reading:
             "phase": self.phase,
             "idle": self.idle,
             "in_flight": self.in_flight,
+            "busy_servers": self.busy_servers,
             "remaining_seconds": round(self.remaining, 3) if limited else None,
         }
 

@@ -78,13 +78,12 @@ class DrainRoute:
             return _error(
                 HTTPStatus.NOT_IMPLEMENTED,
                 "this server's drain cannot be steered: vllm-ashutdown is switched "
-                "off or not listed in VLLM_PLUGINS, its seam serve_http does not fit "
-                "this vLLM, or the server is one of several of one launcher. Send it "
-                "a SIGTERM instead.",
+                "off or not listed in VLLM_PLUGINS, or its seam serve_http does not "
+                "fit this vLLM. Send the server a SIGTERM instead.",
             )
         if request.method == "POST":
             return await _post(request, preparation)
-        if request.method == "DELETE" and not preparation.take_back():
+        if request.method == "DELETE" and not await preparation.take_back():
             return _error(
                 HTTPStatus.CONFLICT,
                 "a stop has begun, and that is not taken back. Send requests to "

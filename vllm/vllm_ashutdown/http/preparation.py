@@ -10,13 +10,15 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..core.phase import Phase
 from ..core.reading import PREPARE, SERVING, Reading, of_stop
 from ..core.stop import Stop
 from .gate import Gate
+from .peers import Peers
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -36,6 +38,7 @@ class Preparation:
         watch: Callable[[], None] = lambda: None,
         unwatch: Callable[[], None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
+        peers: Peers | None = None,
         seconds: float = math.inf,
     ) -> None:
         """Nothing is prepared.
@@ -46,6 +49,7 @@ class Preparation:
             watch: Begins to count what is in flight in the engine, as a stop does.
             unwatch: Ends that.
             changed: Called when it is prepared, and when it is taken back.
+            peers: The servers of the same launcher, if there are several.
             seconds: How long somebody waits who does not say.
         """
         self.seconds = seconds
@@ -53,6 +57,7 @@ class Preparation:
         self._gate = gate
         self._stop = stop
         self._watch, self._unwatch, self._changed = watch, unwatch, changed
+        self._peers = peers
         self._deadline = -math.inf
         self._settled = asyncio.Event()
         self._stops = False
@@ -70,10 +75,12 @@ class Preparation:
         """
         loop = asyncio.get_running_loop()
         self._deadline = max(self._deadline, loop.time() + seconds)
-        if not self._gate.closed:
-            self._begin()
+        if self._peers is None:
+            self.prepare()
+        elif not self._gate.closed:
+            self._peers.want(prepare=True)
         settled = self._settled
-        idle = loop.create_task(self._gate.tally.idle())
+        idle = loop.create_task(self._all_idle())
         over = loop.create_task(settled.wait())
         try:
             await asyncio.wait(
@@ -90,7 +97,32 @@ class Preparation:
             return replace(reading, phase=SERVING)
         return reading
 
-    def _begin(self) -> None:
+    async def _all_idle(self) -> None:
+        if self._peers is not None and not self._stops:
+            await self._peers.idle.wait()  # this one's word is among theirs
+        await self.own_idle()
+
+    async def take_back(self) -> bool:
+        """Lets requests in again, if no stop has begun; who waits is told.
+
+        Returns:
+            Whether the server serves.
+        """
+        if not self.under_way:
+            return not self._gate.closed
+        if self._peers is None:
+            self.withdraw()
+        else:
+            self._peers.want(prepare=False)
+            await self._settled.wait()
+        return not self._stops
+
+    # -- this server's own part ------------------------------------------------
+
+    def prepare(self) -> None:
+        """Lets nobody in from now on. Doing it twice is harmless."""
+        if self._gate.closed:
+            return
         self._gate.close()
         self._watch()
         self.under_way = True
@@ -101,14 +133,10 @@ class Preparation:
             self._gate.tally.requests,
         )
 
-    def take_back(self) -> bool:
-        """Lets requests in again, if no stop has begun; who waits is told.
-
-        Returns:
-            Whether the server serves.
-        """
+    def withdraw(self) -> None:
+        """Takes that back, where no stop has begun."""
         if not self.under_way:
-            return not self._gate.closed
+            return
         self.under_way = False
         self._unwatch()
         self._gate.open()
@@ -117,7 +145,15 @@ class Preparation:
         self._settled = asyncio.Event()
         self._changed()
         logger.info("[shutdown] drain taken back: the server serves again")
-        return True
+
+    async def own_idle(self) -> None:
+        """Returns when nothing is in flight here."""
+        await self._gate.tally.idle()
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """What the launcher of several servers has passed on."""
+        if self._peers is not None:
+            self._peers.hear(message, self)
 
     # -- what a stop does to it ------------------------------------------------
 
@@ -143,4 +179,5 @@ class Preparation:
         if not self.under_way:
             return Reading(SERVING, tally.requests)
         left = self._deadline - asyncio.get_running_loop().time()
-        return Reading(PREPARE, tally.requests, max(0.0, left))
+        others = self._peers.busy if self._peers is not None else 0
+        return Reading(PREPARE, tally.requests, max(0.0, left), others)
