@@ -152,3 +152,15 @@ async def test_who_asks_first_in_a_stop_waits_for_its_own_requests(three):
     three[0].request_ends()
     await turns()
     assert asked.done()
+
+
+async def test_a_word_of_an_earlier_drain_comes_too_late(three):
+    own, peers = three[0].preparation, Peers(lambda _: None)
+    for number, prepare in ((1, True), (2, False), (3, True)):
+        peers.hear({"prepare": prepare, "round": number, "servers": [1]}, own)
+    peers.hear({"idle": 1, "round": 1}, own)
+    assert (peers.busy, peers.idle.is_set()) == (1, False)
+    peers.hear({"idle": 1, "round": 3}, own)
+    assert (peers.busy, peers.idle.is_set()) == (0, True)
+    three[0].request_ends()
+    await turns()

@@ -15,6 +15,7 @@ from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from tests.programs import run
 from tests.served import TOKENS, Served, served, signalled
 from tests.stub_core import StubCore, make_engine
+from vllm_ashutdown.adapters import launcher_drain
 from vllm_ashutdown.adapters.endpoint_plugins import DrainEndpoint
 from vllm_ashutdown.core.reading import PHASES
 from vllm_ashutdown.core.report import ShutdownReport
@@ -180,3 +181,21 @@ def test_the_core_and_worker_adapters_know_nothing_of_them():
     adapters = Path(__file__).parents[3] / "vllm" / "vllm_ashutdown" / "adapters"
     for name in ("core", "multiproc_executor", "coordinator", "shm_broadcast"):
         assert "telling" not in (adapters / f"{name}.py").read_text()
+
+
+async def test_metrics_that_cannot_be_made_cost_no_server_and_no_stop(
+    core, monkeypatch, log
+):
+    def broken(*_: object) -> None:
+        raise ValueError("Invalid multiprocess mode")
+
+    monkeypatch.setattr(launcher_drain, "Meter", broken)
+    async with served(make_engine(core, 30)) as server:
+        stream, _ = await server.stream()
+        await signalled(server)
+        core.finish_all()
+        assert (await stream).endswith(b"[DONE]\n\n")
+        await server.over()
+    (warning,) = [one for one in log.records if one.levelname == "WARNING"]
+    assert "Invalid multiprocess mode" in warning.getMessage()
+    assert "the server serves" in warning.getMessage()

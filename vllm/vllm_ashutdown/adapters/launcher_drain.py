@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from .endpoint_plugins import PREPARATION
 from .engine_state import EngineState, state_of
 from .prometheus import VARIABLE
 
+logger = logging.getLogger("vllm.ashutdown")
+
 METRICS_PATH = "/metrics"
 
 
@@ -31,6 +34,22 @@ def steered(app: Any, engine: Any, gate: Gate) -> Preparation:
     """The drain of the server that serves ``engine`` with ``app``."""
     state = state_of(engine)
     preparation = _preparation(engine, state, gate, _peers())
+    try:
+        _show(app, state, preparation, gate)
+    except Exception as error:  # of an older client of Prometheus, say
+        logger.warning(
+            "[shutdown] /metrics will show nothing of a stop; the server serves: %r",
+            error,
+        )
+    tie = child.current()
+    if tie is not None:
+        tie.listeners[WORD] = _on_this_loop(preparation.hear)
+    setattr(app.state, PREPARATION, preparation)
+    return preparation
+
+
+def _show(app: Any, state: EngineState, preparation: Preparation, gate: Gate) -> None:
+    """Brings what ``/metrics`` says of a stop up to date whenever it is read."""
     state.meter = meter = Meter(
         preparation.reading, lambda: counts_of(state.stop, state.tally, gate.refused)
     )
@@ -41,11 +60,6 @@ def steered(app: Any, engine: Any, gate: Gate) -> Preparation:
     router.middleware_stack = Before(
         router.middleware_stack, METRICS_PATH, meter.before_a_look
     )
-    tie = child.current()
-    if tie is not None:
-        tie.listeners[WORD] = _on_this_loop(preparation.hear)
-    setattr(app.state, PREPARATION, preparation)
-    return preparation
 
 
 def _peers() -> Peers | None:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from ..core.observer import Observer
 from ..core.reading import counts_of, of_stop
 from .engine_state import EngineState
 
+logger = logging.getLogger("vllm.ashutdown")
+
 LOGGERS = "vllm.v1.metrics.loggers"
 
 
 def observers(engine: Any, state: EngineState) -> list[Observer]:
-    """Those of a stop that begins, whose ``state.stop`` is there."""
+    """Those of a stop that begins, whose ``state.stop`` is there.
+
+    What cannot be shown must not keep an engine from being stopped.
+    """
+    try:
+        return list(_made(engine, state))
+    except Exception:
+        logger.warning(
+            "[shutdown] nobody is shown this stop; it goes on", exc_info=True
+        )
+        return []
+
+
+def _made(engine: Any, state: EngineState) -> Iterator[Observer]:
     if state.meter is None and _has_metrics_of_vllm(engine):
         # Imported only here: a program without vLLM's metrics gets none of ours.
         from ..telling.metrics import Meter
@@ -23,12 +40,12 @@ def observers(engine: Any, state: EngineState) -> list[Observer]:
         state.meter = Meter(
             lambda: of_stop(stop, tally), lambda: counts_of(stop, tally)
         )
-    found: list[Observer] = [] if state.meter is None else [state.meter]
+    if state.meter is not None:
+        yield state.meter
     if traces(engine):
         from ..telling.spans import Spans
 
-        found.append(Spans())
-    return found
+        yield Spans()
 
 
 def traces(engine: Any) -> bool:
