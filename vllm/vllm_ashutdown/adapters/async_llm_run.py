@@ -42,21 +42,23 @@ def begin(
     """
     wanted, drain = _wanted(engine, timeout, mode)
     state = state_of(engine)
-    steps = AsyncLLMStop(engine, state)
-    made = Stop(
-        wanted,
-        Budget.arm(
-            drain, settings.teardown_seconds() if teardown is None else teardown
-        ),
-        trigger,
-        raised=steps.raised,
-    )
-    with state.lock:
-        if state.stop is None:  # nothing may come between this and the next line
-            state.stop, state.steps = made, steps
-            made.observers = observers(engine, state)
-            return made, steps
-        stop = state.stop
+    if state.stop is None:
+        # Not for who only joins: the steps hold the engine, and nobody would let go.
+        steps = AsyncLLMStop(engine, state)
+        made = Stop(
+            wanted,
+            Budget.arm(
+                drain, settings.teardown_seconds() if teardown is None else teardown
+            ),
+            trigger,
+            raised=steps.raised,
+        )
+        with state.lock:
+            if state.stop is None:  # nothing may come between this and the next line
+                state.stop, state.steps = made, steps
+                made.observers = observers(engine, state)
+                return made, steps
+    stop = state.stop
     stop.raise_to(wanted, trigger)
     return stop, None
 
