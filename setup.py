@@ -49,6 +49,9 @@ setup(
     },
     entry_points={
         "vllm.general_plugins": ["ashutdown = vllm_ashutdown:register"],
+        "vllm.endpoint_plugins": [
+            "ashutdown_drain = vllm_ashutdown.adapters.endpoint_plugins:DrainEndpoint"
+        ],
         "console_scripts": ["vllm-ashutdown = vllm_ashutdown.cli:main"],
     },
     classifiers=[

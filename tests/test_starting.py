@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -368,3 +369,23 @@ def test_a_program_that_uses_vllm_keeps_its_own_signals():
         check=False,
     )
     assert done.stdout == "False SIG_DFL\n", done
+
+
+def test_the_service_manager_hears_that_a_start_ends(program, tmp_path, monkeypatch):
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        one = program("""
+            def main():
+                start.reached("the weights are read")
+                say("ready")
+                forever()
+
+            start.run(main)
+        """)
+        one.hears("ready")
+        one.signal()
+        assert manager.recv(4096).startswith(b"STOPPING=1\n")
+        assert one.over()[0] == 0

@@ -219,3 +219,39 @@ def test_it_is_a_dict_that_counts(start, actions):
         assert len(told) - calls == (1 if left else 0)
         if left:
             assert told[-1] == len(plain), "told once the entries have left"
+
+
+async def test_an_exchange_and_its_entry_are_one_request_to_show():
+    tally = Tally()
+    assert tally.requests == 0
+    entries = tally.watch({"a": 1})
+    with tally.busy():
+        assert (tally.requests, tally.in_flight) == (1, 2)
+        with tally.busy():
+            assert tally.requests == 2
+        entries.pop("a")
+        assert (tally.requests, tally.gone) == (1, 1)
+    assert tally.requests == 0
+
+
+async def test_what_is_watched_no_more_is_a_plain_dict_and_counts_for_nothing():
+    tally = Tally()
+    watched = tally.watch({"a": 1, "b": 2})
+    waiter = waiting(tally)
+    await settled()
+    plain = tally.unwatch(watched)
+    assert type(plain) is dict
+    assert plain == {"a": 1, "b": 2}
+    assert (tally.in_flight, tally.gone) == (0, 0)
+    await settled()
+    assert waiter.done()
+
+
+async def test_who_wants_to_know_is_told_of_all_that_leaves():
+    tally, told = Tally(), []
+    tally.changed = lambda: told.append(tally.in_flight)
+    watched = tally.watch({"a": 1})
+    with tally.busy():
+        assert told == []
+        watched.pop("a")
+    assert told == [1, 0]

@@ -233,9 +233,13 @@ class Start:
             self._say()
         left = self._at + STOP_SECONDS - time.monotonic()
         self._stop = TreeStop(_tree(), Mode.ABORT, 0.0, max(0.2, left), self.trigger)
+        from .telling.notify import tell_manager  # not before there is a stop
+
+        tell_manager(self._stop.stop)
         if self._own_signals > 1:
             self._stop.raise_to(Mode.KILL, self.trigger)
         report = self._stop.run()
+        self._stop.stop.conclude(report)
         logger.info("[shutdown] complete in %.3fs: %s", report.seconds, report.summary)
         report_file.write(report)
         self._leave(code)

@@ -15,6 +15,7 @@ from ..core.stop import Stop
 from ..core.trigger import Trigger
 from .async_llm_stop import AsyncLLMStop
 from .engine_state import state_of
+from .observers import observers
 
 
 def begin(
@@ -41,20 +42,23 @@ def begin(
     """
     wanted, drain = _wanted(engine, timeout, mode)
     state = state_of(engine)
-    steps = AsyncLLMStop(engine, state)
-    made = Stop(
-        wanted,
-        Budget.arm(
-            drain, settings.teardown_seconds() if teardown is None else teardown
-        ),
-        trigger,
-        raised=steps.raised,
-    )
-    with state.lock:
-        if state.stop is None:  # nothing may come between this and the next line
-            state.stop, state.steps = made, steps
-            return made, steps
-        stop = state.stop
+    if state.stop is None:
+        # Not for who only joins: the steps hold the engine, and nobody would let go.
+        steps = AsyncLLMStop(engine, state)
+        made = Stop(
+            wanted,
+            Budget.arm(
+                drain, settings.teardown_seconds() if teardown is None else teardown
+            ),
+            trigger,
+            raised=steps.raised,
+        )
+        with state.lock:
+            if state.stop is None:  # nothing may come between this and the next line
+                state.stop, state.steps = made, steps
+                made.observers = observers(engine, state)
+                return made, steps
+    stop = state.stop
     stop.raise_to(wanted, trigger)
     return stop, None
 
@@ -173,6 +177,8 @@ def _let_go(steps: AsyncLLMStop) -> None:
     steps.state.task = steps.state.steps = None
     steps.stop.forget()
     steps.state.announce.clear()
+    if steps.stop.outcome.done() and not steps.state.served:
+        steps.stop.conclude(steps.stop.outcome.result())
 
 
 def start_from_outside(engine: Any, trigger: Trigger) -> None:

@@ -13,6 +13,7 @@ from ..core.stop import Stop
 from ..core.tally import Tally
 
 if TYPE_CHECKING:
+    from ..telling.metrics import Meter
     from .async_llm_stop import AsyncLLMStop
 
 _STATE = "_ashutdown"
@@ -31,6 +32,8 @@ class EngineState:
         inputs: Queues of requests whose input is itself a stream.
         turn: Held by whoever steps an ``LLMEngine``, one at a time.
         thread: The thread that does the stop of an ``LLMEngine``.
+        meter: Keeps the metrics, where there are any.
+        served: A server is around it: its stop is over when that is.
     """
 
     def __init__(self) -> None:
@@ -44,6 +47,8 @@ class EngineState:
         # Likewise: a garbage collection may close the engine in the midst of a step.
         self.turn = threading.RLock()
         self.thread: int | None = None
+        self.meter: Meter | None = None
+        self.served = False
         self.steps: AsyncLLMStop | None = None
         self.task: asyncio.Task[None] | None = None
 

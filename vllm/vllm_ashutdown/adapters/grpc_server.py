@@ -22,7 +22,9 @@ from ..core.mode import Mode
 from ..core.stop import Stop
 from ..core.trigger import Trigger
 from ..process_exit import leaves_fast
+from ..program import is_the_whole_program
 from ..starting import start
+from ..telling.notify import tell_manager
 from ..tree.child import SIGNALS
 from . import async_llm_run
 from .launcher import HTTP_SECONDS
@@ -83,6 +85,8 @@ async def _stop(engine: Any, stop_server: Callable[..., Any], grace: Any) -> Non
     loop = asyncio.get_running_loop()
     start.over()
     stop = async_llm_run.start(engine, trigger=Trigger.call("the gRPC server's stop"))
+    if is_the_whole_program():
+        tell_manager(stop)
     _raise_by_signals(loop, stop, stop_server)
     await stop.quiet()
     left = min(HTTP_SECONDS, stop.budget.remaining())

@@ -30,6 +30,8 @@ from ..http.quiet import quieted
 from ..process_exit import leaves_fast
 from ..program import is_the_whole_program
 from ..starting import start
+from ..telling.notify import tell_manager
+from ..telling.title import Title
 from ..tree import child
 from ..tree.child import SIGNALS
 from ..tree.home import home
@@ -38,8 +40,13 @@ from ..tree.message import Message
 from ..watchdog import SignalWatch, Watchdog
 from . import async_llm_run, core_client
 from .engine_state import announced, state_of
+from .launcher_drain import steered
+from .observers import traces
 
 logger = logging.getLogger("vllm.ashutdown")
+
+SPANS_SECONDS = 1.0
+"""The most for a receiver of spans to take the last ones, out of what is left."""
 
 HTTP_SECONDS = 3.0
 """The most that clients get to read their last bytes, out of what is left."""
@@ -97,10 +104,12 @@ class _Server:
         self.engine = engine
         self.state = state_of(engine)
         self.gate = Gate(self.state.tally, settings.retry_after_seconds())
+        self.preparation = steered(app, engine, self.gate)
         # Innermost, as Router(middleware=...) does it. The application's own
         # stack may be built by now, and around the router is where we belong.
         router = app.router
         router.middleware_stack = ShutdownMiddleware(router.middleware_stack, self.gate)
+        self._title = Title() if _is_a_server() else None
         self._server: Any = None
         self._loop = asyncio.get_running_loop()
         self._signals = 0
@@ -133,7 +142,7 @@ class _Server:
             self._signals = start.signals
             self._ask(_Wish(interrupted))
         wished = self._loop.create_task(self._wished.wait())
-        with announced(self.engine, self.gate.close), quieted():
+        with announced(self.engine, self.preparation.overtake), quieted():
             try:
                 await asyncio.wait({task, wished}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
@@ -144,17 +153,20 @@ class _Server:
             if self._wish is None or task.done():
                 return await self._left_by_itself(task)
             wish = self._wish
+            self.state.served = True
             stop = async_llm_run.start(
                 self.engine, wish.drain, trigger=wish.trigger, teardown=wish.teardown
             )
             Watchdog(stop, self._processes).arm()
             self._signal_watch.answered()
+            self._observe(stop)
             run = self._loop.create_task(stop.join())
             self._raise()  # by what came in the same turn of the loop
             try:
                 await stop.quiet()
             except asyncio.CancelledError:
                 stop.raise_to(Mode.ABORT, Trigger.call("a cancelled server"))
+            self.preparation.settle()
             # The way vLLM's own signal handler goes: it answers a cancellation
             # with the coroutine that closes HTTP.
             task.cancel()
@@ -243,10 +255,16 @@ class _Server:
 
     def _ask(self, wish: _Wish) -> None:
         self._wish = wish
-        self.gate.close()  # before anything else gets a turn of the loop
+        self.preparation.overtake()  # before anything else gets a turn of the loop
         self._wished.set()
 
     # -- stopping --------------------------------------------------------------
+
+    def _observe(self, stop: Stop) -> None:
+        if self._title is not None:
+            stop.observed_by(self._title)
+        if is_the_whole_program() and child.current() is None:
+            tell_manager(stop)
 
     def _processes(self) -> list[Any]:
         return core_client.began(getattr(self.engine, "engine_core", None))
@@ -298,6 +316,7 @@ class _Server:
         whole = report.with_http(
             await closed, stop.budget.elapsed(), refused=self.gate.refused
         )
+        stop.conclude(whole)
         logger.info("[shutdown] complete in %.3fs: %s", whole.seconds, whole.summary)
         tie = child.current()
         if tie is None:
@@ -309,6 +328,10 @@ class _Server:
             report_file.write(whole)
         else:
             tie.send({"is": "report", "report": whole.to_json()})
+        if traces(self.engine):
+            from ..telling.spans import flushed
+
+            await flushed(min(SPANS_SECONDS, stop.budget.remaining()))
         if leaves_fast():
             # It is over but for the exit itself. The loop would give signals
             # their default back as it closes, and one that comes in these last
@@ -330,5 +353,10 @@ def _leave_with(code: ExitCode) -> None:
 
     A program that has something to do afterwards sees the engine's own errors.
     """
-    if is_the_whole_program() or child.current() is not None:
+    if _is_a_server():
         raise SystemExit(code)
+
+
+def _is_a_server() -> bool:
+    """Whether serving is all that this process does."""
+    return is_the_whole_program() or child.current() is not None

@@ -30,6 +30,13 @@ def watch_requests(processor: Any, tally: Tally) -> WatchedMap:
     return states
 
 
+def unwatch_requests(processor: Any, tally: Tally) -> None:
+    """Ends what :func:`watch_requests` began. Idempotent."""
+    states = processor.request_states
+    if isinstance(states, WatchedMap):
+        processor.request_states = tally.unwatch(states)
+
+
 def close_door(processor: Any) -> None:
     """Makes ``processor`` refuse every request that is still on its way in.
 

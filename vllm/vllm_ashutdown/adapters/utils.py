@@ -17,9 +17,11 @@ from ..core.mode import Mode
 from ..core.trigger import Trigger, TriggerKind
 from ..exit_code import ExitCode
 from ..process_exit import leaves_fast, run_and_leave
+from ..program import is_the_whole_program
 from ..seams import installer
 from ..starting import start
 from ..tree import child
+from ..tree.draining import DrainRelay
 from ..tree.entry import Entry
 from ..tree.home import home, take_in
 from ..tree.member import Member
@@ -121,11 +123,16 @@ class _Launcher:
         Raises:
             SystemExit: with a code, if nobody had asked for it.
         """
-        here = home()
+        # Not above: cores and workers know this module, too.
+        from ..telling.notify import tell_manager
+        from ..telling.title import Title
+
+        here, title = home(), Title()
         assert here is not None
         try:
             for number in child.SIGNALS:
                 signal.signal(number, self._on_signal)
+            DrainRelay(here, self._tree.servers)
             for process in self._tree.processes:
                 here.record(process.pid).decide = self._decide
             self._trigger = start.over() or self._trigger
@@ -152,9 +159,13 @@ class _Launcher:
             min(teardown, DEATH_SECONDS) if died else teardown,
             trigger,
         )
+        if is_the_whole_program():
+            self._stop.stop.observed_by(title)
+            tell_manager(self._stop.stop)
         Watchdog(self._stop.stop, lambda: self._tree.processes).arm()
         self._escalate()
         report = self._stop.run()
+        self._stop.stop.conclude(report)
         logger.info("[shutdown] complete in %.3fs: %s", report.seconds, report.summary)
         report_file.write(report)
         if leaves_fast():

@@ -19,6 +19,8 @@ from .trigger import Trigger
 class RequestCounts:
     """What became of the requests, counted from the first trigger on.
 
+    A drain that was prepared before it counts, too.
+
     Attributes:
         completed: Came to their own end while the engine drained (or their
             client went). One of n sequences counts n times, here and below.

@@ -35,6 +35,7 @@ import anyio
 from ..inventory import Row
 from .budget import Budget
 from .mode import Mode
+from .observer import Observer
 from .phase import Outcome, Phase, PhaseRecord
 from .report import ProcessEnd, RequestCounts, ShutdownReport
 from .trigger import Trigger
@@ -55,6 +56,7 @@ class Stop:
     Attributes:
         trigger: What asked for it first.
         mode: How hard it is by now.
+        phase: The one that was entered last.
         budget: Its one deadline.
         requests: Counted by the steps.
         processes: Filled by the steps.
@@ -63,6 +65,7 @@ class Stop:
         records: One a phase that is over.
         outcome: The report, once there is one. It cannot be cancelled.
         budget_moved: Set whenever the deadline has come nearer.
+        observers: Are told of it as it goes on.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Stop:
         """
         self.trigger = trigger
         self.first_mode = self.mode = mode
+        self.phase = Phase.ANNOUNCE
         self.budget = budget
         self.requests = RequestCounts()
         self.processes: list[ProcessEnd] = []
@@ -92,6 +96,7 @@ class Stop:
         self.outcome.set_running_or_notify_cancel()
         self.records: list[PhaseRecord] = []
         self.budget_moved = threading.Event()
+        self.observers: list[Observer] = []
         self._raised = raised
         self._loop: asyncio.AbstractEventLoop | None = None
         self._interrupt: Callable[[], None] | None = None
@@ -123,6 +128,7 @@ class Stop:
             loop.call_soon_threadsafe(self._interrupted)
         if self._raised is not None:
             self._raised(mode)
+        self._observed(lambda one: one.moved(self))
         return True
 
     def _interrupted(self) -> None:
@@ -179,6 +185,7 @@ class Stop:
             return
         began, allotted = self.budget.clock(), self.budget.allot(phase)
         self._loop = asyncio.get_running_loop()
+        self.enter(phase)
         while True:
             outcome, detail = await self._attempt(phase, work)
             # None: it was cancelled from outside, since the loop is being torn
@@ -197,6 +204,7 @@ class Stop:
                     # What could not finish is ended now, not waited for again.
                     self.mode = max(self.mode, Mode.ABORT)
             self.budget_moved.set()
+            self._observed(lambda one: one.moved(self))
         if phase is Phase.HANDLER:
             self._quiet()
         self._record(phase, allotted, began, outcome, detail)
@@ -239,6 +247,7 @@ class Stop:
         if self._is_over(phase):
             return
         began, allotted = self.budget.clock(), self.budget.allot(phase)
+        self.enter(phase)
         outcome, detail = Outcome.DONE, None
         try:
             detail = work()
@@ -271,6 +280,7 @@ class Stop:
         with self._lock:
             self.budget = self.budget.without_drain()
         self.budget_moved.set()
+        self._observed(lambda one: one.moved(self))
 
     def cannot_drain(self) -> None:
         """Notes that no loop turns, so that requests cannot run on."""
@@ -296,6 +306,38 @@ class Stop:
         """Drops what it holds of the engine once it is over; the report stays."""
         self._raised = self._interrupt = self._loop = None
 
+    # -- being observed -------------------------------------------------------
+
+    def observed_by(self, *observers: Observer) -> None:
+        """Tells them, too, of all that comes from here on."""
+        self.observers = [*self.observers, *observers]
+
+    def conclude(self, report: ShutdownReport) -> None:
+        """Tells the observers that all is over, and lets them go.
+
+        Args:
+            report: The whole one: that of this stop, or of the server around it.
+        """
+        self._observed(lambda one: one.finished(self, report))
+        self.observers = []
+
+    def enter(self, phase: Phase) -> None:
+        """Tells that ``phase`` begins; for one that runs elsewhere, who waits does."""
+        self.phase = phase
+        self._observed(lambda one: one.entered(self, phase))
+
+    def _observed(self, tell: Callable[[Observer], None]) -> None:
+        for observer in self.observers:
+            try:
+                tell(observer)
+            except Exception:  # who looks on must not change what goes on
+                logger.warning(
+                    "[shutdown] %s failed; the stop goes on without it",
+                    type(observer).__name__,
+                    exc_info=True,
+                )
+                self.observers = [one for one in self.observers if one is not observer]
+
     def _is_over(self, phase: Phase) -> bool:
         """Whether ``phase`` need not be entered: skipped, or done by someone else.
 
@@ -307,7 +349,9 @@ class Stop:
         if phase is not Phase.DRAIN or self.mode is Mode.DRAIN:
             return False
         began = self.budget.elapsed()
-        self.records.append(PhaseRecord(phase, 0.0, 0.0, Outcome.SKIPPED, began=began))
+        record = PhaseRecord(phase, 0.0, 0.0, Outcome.SKIPPED, began=began)
+        self.records.append(record)
+        self._observed(lambda one: one.left(self, record))
         return True
 
     def _deadline(self, phase: Phase) -> float:
@@ -336,16 +380,16 @@ class Stop:
         if any(record.phase is phase for record in self.records):
             return  # someone else was faster
         spent = self.budget.clock() - began
-        self.records.append(
-            PhaseRecord(
-                phase,
-                allotted,
-                spent,
-                outcome,
-                detail or "",
-                began - self.budget.armed_at,
-            )
+        record = PhaseRecord(
+            phase,
+            allotted,
+            spent,
+            outcome,
+            detail or "",
+            began - self.budget.armed_at,
         )
+        self.records.append(record)
+        self._observed(lambda one: one.left(self, record))
         expired = outcome is Outcome.EXPIRED and phase is not Phase.DRAIN
         logger.log(
             logging.WARNING if expired else logging.INFO,

@@ -16,17 +16,34 @@ class Tally:
     way into it (their prompt is being tokenized, say), and HTTP exchanges
     whose next engine request is yet to come (a response that calls a tool
     between two generations) or whose last byte is yet to go.
+
+    Attributes:
+        changed: Called whenever something has left, where somebody wants to know.
     """
 
     def __init__(self) -> None:
         self._busy = 0
         self._maps: list[WatchedMap] = []
         self._waiters: set[asyncio.Future[None]] = set()
+        self.changed: Callable[[], None] | None = None
 
     @property
     def in_flight(self) -> int:
         """How many are in flight, by all counts together."""
         return self._busy + sum(len(watched) for watched in self._maps)
+
+    @property
+    def requests(self) -> int:
+        """How many requests that are, to show: 0 only if nothing is in flight.
+
+        An HTTP exchange and its entry in the engine's map are one request.
+        """
+        return max(self._busy, sum(len(watched) for watched in self._maps))
+
+    @property
+    def gone(self) -> int:
+        """How many entries have left the maps since they are watched."""
+        return sum(watched.gone for watched in self._maps)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -53,6 +70,12 @@ class Tally:
         self._maps.append(watched)
         return watched
 
+    def unwatch(self, watched: WatchedMap) -> dict[Any, Any]:
+        """A plain dict with what is in ``watched``, which counts no more."""
+        self._maps.remove(watched)
+        self._settle()
+        return dict(watched)
+
     async def idle(self) -> None:
         """Returns when nothing is in flight; at once if nothing is now."""
         # Again after each wake: something may have begun before our turn came.
@@ -65,6 +88,8 @@ class Tally:
                 self._waiters.discard(waiter)
 
     def _settle(self) -> None:
+        if self.changed is not None:
+            self.changed()
         if self._waiters and not self.in_flight:
             for waiter in self._waiters:
                 if not waiter.done():

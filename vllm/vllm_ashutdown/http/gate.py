@@ -8,6 +8,8 @@ from ..core.tally import Tally
 class Gate:
     """Open while serving, closed from the first sign of a stop on.
 
+    A drain that was prepared and taken back opens it again.
+
     Attributes:
         tally: Counts the exchanges that were let in, so that a drain waits for
             their last byte.
@@ -25,3 +27,8 @@ class Gate:
     def close(self) -> None:
         """Lets nothing in from now on."""
         self.closed = True
+
+    def open(self) -> None:
+        """Lets everything in again, and forgets whom it has refused."""
+        self.closed = False
+        self.refused = 0

@@ -26,6 +26,9 @@ logger = logging.getLogger("vllm.ashutdown")
 READINESS_PATHS = ("/health", "/ping", "/ready")
 """Turn false with the first sign of a stop, whatever the method."""
 
+DRAIN_PATH = "/drain"
+"""Steers a drain: heard in it, and nothing that it waits for."""
+
 READING_METHODS = ("GET", "HEAD", "OPTIONS")
 """Ask nothing of the engine: metrics and the like stay readable in a drain."""
 
@@ -41,7 +44,9 @@ class ShutdownMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection."""
         kind = scope["type"]
-        if kind == "http":
+        if kind == "http" and _steers(scope):
+            await self.app(scope, receive, send)
+        elif kind == "http":
             path, reading = scope["path"], scope["method"] in READING_METHODS
             if self.gate.closed and (
                 not reading or path.rstrip("/").endswith(READINESS_PATHS)
@@ -88,6 +93,11 @@ class ShutdownMiddleware:
             current_exchange.reset(token)
         if exchange.ended:
             await answer.cut()
+
+
+def _steers(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")) == DRAIN_PATH
 
 
 class _Answer:

@@ -99,6 +99,7 @@ class Child:
         self._due: list[int] = []
         self._acted = False
         self._on_stop: Callable[[Message], None] | None = None
+        self.listeners: dict[str, Callable[[Message], None]] = {}
         self._stop: Message | None = None
         self._lock = threading.Lock()
 
@@ -224,6 +225,8 @@ class Child:
             # Before it is killed for not leaving: what each of its threads is at.
             faulthandler.dump_traceback(sys.__stderr__ or 2)
             self.send({"is": "told where"})
+        elif message.get("do") in self.listeners:
+            self.listeners[message["do"]](message)
 
     def _act_on(self, number: int) -> None:
         # On the main thread, as vLLM has written its handlers for. And once: in stock

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..core.claims import claims
@@ -59,6 +59,7 @@ class Home:
         self._ended: dict[int, float] = {}
         self._begun: weakref.WeakKeyDictionary[Any, Part] = weakref.WeakKeyDictionary()
         self.by_default: Decide = default_decision
+        self.listeners: dict[str, Callable[[Record, Message], None]] = {}
         self._lock = threading.RLock()
         self._watching = False
         self.thread: threading.Thread | None = None
@@ -125,6 +126,11 @@ class Home:
             record.wanted = True
             talk = record.talk
         return talk is not None and send(talk, {"do": "stop"} | (record.stop or {}))
+
+    def tell(self, pid: int, message: Message) -> bool:
+        """Says something to child ``pid``; False if it is not there to hear it."""
+        talk = self.record(pid).talk
+        return talk is not None and send(talk, message)
 
     def ask_where(self, pid: int) -> threading.Event | None:
         """Has child ``pid`` write to stderr what each of its threads is at.
@@ -289,6 +295,8 @@ class Home:
                     os.eventfd_write(bell, 1)
         elif kind is None:
             raise ValueError("that is no message")
+        elif kind in self.listeners:
+            self.listeners[kind](record, message)
         else:
             record.said.append(message)
 

@@ -91,6 +91,7 @@ class TreeStop:
         stop = self.stop
         try:
             self._tell()
+            stop.enter(Phase.DRAIN if stop.mode is Mode.DRAIN else Phase.END)
             self._until_servers_are_gone()
             stop.records += merged_phases(self._reports, _IN_SERVERS)
             stop.drained()
