@@ -12,6 +12,7 @@ from typing import Any
 
 from .imports import when_imported
 from .seam import How, Seam, State
+from .support import SUPPORTED
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -135,8 +136,9 @@ def _skip(seam: Seam, reason: str) -> None:
     _reasons[seam.name] = reason
     logger.warning(
         "[shutdown] seam %s skipped, vLLM keeps its own behaviour there: %s. "
-        "vllm-ashutdown supports vLLM 0.28 to 0.33.",
+        "vllm-ashutdown supports %s.",
         seam.name,
         reason,
+        SUPPORTED,
     )
     _settle(seam)
