@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -47,17 +48,22 @@ class Guard:
     def mismatch(self, attribute: Any) -> str | None:
         """Why ``attribute`` does not fit, or ``None`` if it does."""
         function = inspect.unwrap(attribute)
+        names: list[str] = []
         if self.parameters:
             try:
                 names = list(inspect.signature(function).parameters)
             except (TypeError, ValueError) as error:
                 return f"its signature cannot be read ({error})"
-            here = iter(names)
-            for wanted in self.parameters:
-                if wanted not in here:  # consumes: the order counts
-                    return f"it takes ({', '.join(names)}), without {wanted!r}"
+        return self.mismatch_of(names, getattr(function, "__code__", None))
+
+    def mismatch_of(self, names: Iterable[str], code: CodeType | None) -> str | None:
+        """The same for what takes ``names`` and has ``code`` as its body."""
+        names = list(names)
+        here = iter(names)
+        for wanted in self.parameters:
+            if wanted not in here:  # consumes: the order counts
+                return f"it takes ({', '.join(names)}), without {wanted!r}"
         if self.reads:
-            code = getattr(function, "__code__", None)
             if code is None:
                 return "it is not a Python function"
             missing = sorted(set(self.reads) - _names(code))
@@ -93,6 +99,7 @@ class Seam:
         until: The condition on which this record can go.
         guard: What must be true of vLLM's attribute.
         needs: Names of seams without which this one would do harm.
+        since: The first supported release that has such a thing at all.
     """
 
     name: str
@@ -104,6 +111,7 @@ class Seam:
     until: str
     guard: Guard = Guard()
     needs: tuple[str, ...] = ()
+    since: str = "0.28"
 
     @property
     def modules(self) -> tuple[str, ...]:
