@@ -7,8 +7,9 @@ A stop is ``await engine.ashutdown()`` in abort mode on vLLM's real engine over 
 core. Besides its time it is told for how long the loop was held at the most: a task
 that does nothing but to let go and to come back measures each of its turns, for nobody
 else gets one meanwhile either. The sizes take turns, so that a busy hour of the machine
-is everybody's. A last run of each size traces memory, which makes it slow; its time is
-not counted.
+is everybody's; and time in which the loop's thread was ready, and others had the
+processor, is told apart and not counted. A last run of each size traces memory, which
+makes it slow; its time is not counted.
 
 The exit code is 1 if one of the promises is broken: the most requests end in less than
 a second, in a time that is linear in their number, no hold of the loop is longer than
@@ -23,7 +24,6 @@ import gc
 import logging
 import statistics
 import sys
-import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
 from benchmarks.figures import Line
 from benchmarks.output import add_json_to, count, table_of, write_json
+from benchmarks.processor import Stopwatch
 
 SIZES = (1, 10, 100, 1000, 3000, 10000)
 MOST_SECONDS = 1.0
@@ -52,8 +53,9 @@ class Run:
 
     Attributes:
         size: Requests in flight.
-        seconds: From the call of ``ashutdown()`` to its report.
-        hold: The longest turn of the loop, in seconds.
+        seconds: From the call of ``ashutdown()`` to its report, less those queued.
+        queued: Seconds in which the loop's thread waited for a processor.
+        hold: The longest turn of the loop, in seconds, less what it was queued.
         told: Callers that got their typed error.
         left: What the report says is left.
         peak: Bytes that the stop had allocated at the most; 0 where nobody looked.
@@ -61,6 +63,7 @@ class Run:
 
     size: int
     seconds: float
+    queued: float
     hold: float
     told: int
     left: tuple[str, ...]
@@ -157,28 +160,32 @@ async def stop_once(size: int, *, traced: bool = False) -> Run:
         calls = [asyncio.create_task(call(engine, f"r{one}")) for one in range(size)]
         for _ in calls:
             await flowing.get()
-        async with Turns() as turns:
-            with peak_memory(traced) as peak:
-                began = time.perf_counter()
+        with Stopwatch() as watch, peak_memory(traced) as peak:
+            async with Turns(watch) as turns:
+                began, queued = watch.read(), watch.queued()
                 report = await engine.ashutdown()
-                seconds = time.perf_counter() - began
+                seconds, queued = watch.read() - began, watch.queued() - queued
         told = sum(await asyncio.gather(*calls))
-    return Run(size, seconds, turns.longest, told, report.leftovers, peak[0])
+    return Run(size, seconds, queued, turns.longest, told, report.leftovers, peak[0])
 
 
 class Turns:
     """How long the loop's turns take in the block. An asynchronous context manager.
 
+    Args:
+        watch: Of the loop's thread.
+
     Attributes:
         longest: The longest so far, in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Stopwatch) -> None:
         self.longest = 0.0
+        self._watch = watch
         self._over = False
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._watch())
+        self._task = asyncio.create_task(self._turn())
         await asyncio.sleep(0)
         return self
 
@@ -186,11 +193,11 @@ class Turns:
         self._over = True
         await self._task  # which measures the turn in which the block ended
 
-    async def _watch(self) -> None:
-        before = time.perf_counter()
+    async def _turn(self) -> None:
+        before = self._watch.read()
         while not self._over:
             await asyncio.sleep(0)
-            now = time.perf_counter()
+            now = self._watch.read()
             self.longest = max(self.longest, now - before)
             before = now
 
@@ -211,8 +218,8 @@ def peak_memory(traced: bool) -> Iterator[list[int]]:
 
 
 HEADINGS = (
-    *("requests", "fastest s", "median s", "worst s"),
-    *("hold ms, median", "worst", "memory KiB", "told"),
+    *("requests", "best s", "median", "worst", "queued"),
+    *("hold ms", "worst", "KiB", "told"),
 )
 
 
@@ -227,6 +234,7 @@ def rows(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
             f"{min(seconds):.3f}",
             f"{statistics.median(seconds):.3f}",
             f"{max(seconds):.3f}",
+            f"{statistics.median(run.queued for run in timed):.3f}",
             f"{statistics.median(run.hold for run in timed) * 1e3:.1f}",
             f"{max(run.hold for run in timed) * 1e3:.1f}",
             f"{max(run.peak for run in own) / 1024:,.0f}",
