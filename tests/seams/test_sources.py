@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -218,10 +217,10 @@ def test_the_sources_tell_what_the_live_guard_tells(seam, installed):
     live = live_attribute(seam)
     for guard in (
         seam.guard,
-        replace(seam.guard, parameters=("of_tomorrow",)),
-        replace(seam.guard, parameters=(), reads=("of_tomorrow", *seam.guard.reads)),
+        seam.guard._replace(parameters=("of_tomorrow",)),
+        seam.guard._replace(parameters=(), reads=("of_tomorrow", *seam.guard.reads)),
     ):
-        found = installed.look(replace(seam, guard=guard))
+        found = installed.look(seam._replace(guard=guard))
         said = guard.mismatch(live)
         assert (found.fit is Fit.FITS) == (said is None)
         assert found.reason.endswith(said or "")

@@ -122,13 +122,11 @@ def _follow(name: str, found: Any, replacement: Any) -> None:
 
     A seam in the defining module alone would be looked past by all of them.
     """
-    for module_name, module in list(sys.modules.items()):
-        if (
-            module_name.startswith("vllm.")
-            and isinstance(module, ModuleType)
-            and vars(module).get(name) is found
-        ):
-            setattr(module, name, replacement)
+    for module_name in list(sys.modules):  # thousands, of which few are vLLM's
+        if module_name.startswith("vllm."):
+            module = sys.modules.get(module_name)
+            if isinstance(module, ModuleType) and vars(module).get(name) is found:
+                setattr(module, name, replacement)
 
 
 def _skip(seam: Seam, reason: str) -> None:
