@@ -23,12 +23,13 @@ ADAPTERS = (
 
 PROGRAM = f"""
 import importlib, json, sys
+before = set(sys.modules)
 sys.path.insert(0, {str(SOURCE_ROOT)!r})
 import vllm_ashutdown
 vllm_ashutdown.register()
 for name in {ADAPTERS!r}:
     importlib.import_module(f"vllm_ashutdown.adapters.{{name}}")
-print(json.dumps(list(sys.modules)))
+print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 THE_SERVERS_OWN = (
