@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import SIGKILL, pidfd_send_signal
@@ -139,10 +139,9 @@ def kill(processes: Sequence[psutil.Process]) -> Floor:
         began = time.monotonic()
         poll = select.poll()
         for handle in handles:
-            try:
+            # A sibling's death may have taken it along; it counts all the same.
+            with suppress(ProcessLookupError):
                 pidfd_send_signal(handle, SIGKILL)
-            except ProcessLookupError:
-                pass  # a sibling's death took it along; it counts all the same
             poll.register(handle, select.POLLIN)
         running, ended_at = set(handles), began
         while running and (left := began + PATIENCE - time.monotonic()) > 0:
