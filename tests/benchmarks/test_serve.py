@@ -67,3 +67,18 @@ def test_a_stream_that_fails_is_the_exit_code(monkeypatch, capsys):
     monkeypatch.setattr(serve, "measure_pair", fails)
     assert serve.main(["--pairs", "1"]) == 1
     assert "without [DONE]" in capsys.readouterr().out
+
+
+def test_one_token_has_no_latency(capsys):
+    with pytest.raises(SystemExit):
+        serve.main(["--tokens", "1"])
+    assert "no latency" in capsys.readouterr().err
+
+
+def test_latency_is_of_tokens_and_not_of_pieces(monkeypatch):
+    async def in_two_pieces(*_: object) -> list[float]:
+        return [0.9]
+
+    monkeypatch.setattr(serve, "one_stream", in_two_pieces)
+    measured = asyncio.run(serve.measure("http://x", streams=2, tokens=10))
+    assert measured.latency == pytest.approx(0.1)
