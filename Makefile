@@ -1,7 +1,7 @@
 # Everything a contributor runs. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test matrix faults unit lint format clean distclean
+.PHONY: help setup demo test matrix faults releases unit lint format clean distclean
 
 BIN := .venv/bin
 
@@ -32,6 +32,9 @@ matrix: setup ## the other topologies and kinds, on real vLLM (half an hour)
 
 faults: setup ## random faults to real servers, judged (FAULTS='--runs 60 --seed 1')
 	@$(BIN)/python benchmarks/faults.py $(FAULTS)
+
+releases: setup ## every seam against the sources of every supported vLLM (a minute)
+	@$(BIN)/python benchmarks/releases.py $(RELEASES)
 
 unit: setup ## the tests that start no vLLM (seconds)
 	@$(BIN)/python -m pytest tests -m 'not real' $(PYTEST_ARGS)

@@ -97,7 +97,7 @@ class StubCore:
         poller = zmq.Poller()
         poller.register(control, zmq.POLLIN)
         poller.register(inputs, zmq.POLLIN)
-        self._endless: list[str] = []
+        self._endless: dict[str, None] = {}  # in their order, and quick to leave
         while True:
             ready = dict(poller.poll())
             if control in ready:
@@ -126,7 +126,8 @@ class StubCore:
         elif kind is EngineCoreRequestType.ABORT:
             ids = MsgpackDecoder().decode(frames)
             self.aborted += ids
-            self._endless = [one for one in self._endless if one not in ids]
+            for one in ids:
+                self._endless.pop(one, None)
         elif kind is EngineCoreRequestType.UTILITY and self.answers_utilities:
             _, call_id, _, _ = MsgpackDecoder().decode(frames)
             answer = UtilityOutput(call_id, result=UtilityResult(["generate"]))
@@ -134,7 +135,7 @@ class StubCore:
 
     def _answer(self, request_id: str, count: int) -> None:
         if count == ENDLESS:
-            self._endless.append(request_id)
+            self._endless[request_id] = None
             self._emit(request_id, None)
             return
         for left in reversed(range(count)):

@@ -237,6 +237,17 @@ def test_the_loop_turns_between_slices_of_ended_requests(run):
     assert engine.calls.index("handler_stopped") > last
 
 
+def test_requests_are_ended_also_when_the_time_for_it_is_out(run):
+    engine = Engine()
+    engine.slices = 20
+    stop = Stop(Mode.ABORT, Budget.arm(0.0, 1e-6), WHY)
+    run(shut_down(engine, stop))
+    slices = [call for call in engine.calls if call.startswith("slice")]
+    assert slices == [f"slice {number}" for number in range(20)]
+    end = next(one for one in stop.records if one.phase is Phase.END)
+    assert end.outcome is Outcome.EXPIRED
+
+
 def test_the_core_gets_its_share_less_what_killing_it_takes():
     now = 0.0
     stop = Stop(Mode.ABORT, Budget.arm(0.0, 10.0, lambda: now), WHY)

@@ -52,7 +52,9 @@ def register() -> None:
     settings.warn_about_malformed()
     from .seams.installer import install
     from .seams.registry import SEAMS
+    from .seams.support import warn_if_unsupported
 
+    warn_if_unsupported()
     install(SEAMS)
     from .program import is_a_server
 

@@ -31,8 +31,9 @@ from tests.stub_core import (
     stub_engine,
 )
 from vllm_ashutdown import EngineShutdownError, InvalidSettingError
-from vllm_ashutdown.adapters import core_client
+from vllm_ashutdown.adapters import core_client, output_processor
 from vllm_ashutdown.adapters.engine_state import state_of
+from vllm_ashutdown.core.budget import Budget
 from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase
 from vllm_ashutdown.core.report import ShutdownReport
@@ -185,6 +186,26 @@ async def test_a_drains_deadline_ends_what_is_left(errors):
     assert drain.outcome is Outcome.EXPIRED
     assert 0.2 <= drain.began + drain.spent < 0.4
     assert report.requests.aborted == 2
+    assert not errors
+
+
+async def test_no_time_to_end_requests_leaves_nobody_waiting(errors, monkeypatch):
+    # A slice ends one request, and the time is out at the first of them.
+    monkeypatch.setattr(output_processor, "SLICE_SECONDS", 0.0)
+    allot = Budget.allot
+
+    def none_for_that(budget: Budget, phase: Phase) -> float:
+        return 0.0 if phase is Phase.END else allot(budget, phase)
+
+    monkeypatch.setattr(Budget, "allot", none_for_that)
+    with stub_engine() as (engine, _):
+        tasks = await in_flight(engine, 50)
+        report = await engine.ashutdown()
+        results = await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert all(isinstance(error, EngineShutdownError) for error, _ in results)
+    end = next(one for one in report.phases if one.phase is Phase.END)
+    assert end.outcome is Outcome.EXPIRED
+    assert report.requests.aborted == 50
     assert not errors
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from .. import register
 from ..process_exit import run_and_leave
 from ..seams import installer
-from ..starting import start
 from ..tree import child
 from ..tree.entry import Entry
 from ..tree.home import home, take_in
@@ -24,6 +23,8 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        from ..starting import start  # cores know this module, and start nothing
+
         home()  # there before it is: forked, it inherits its address
         with start.whole():
             original(self, *args, **kwargs)

@@ -188,17 +188,14 @@ def close_context(client: Any) -> None:
     is left alone.
     """
     resources = getattr(client, "resources", None)
-    sockets = [
-        getattr(resources, name, None)
-        for name in (
-            "output_socket",
-            "input_socket",
-            "first_req_send_socket",
-            "first_req_rcv_socket",
-            "stats_update_socket",
-        )
-    ]
-    if resources is not None and all(one is None or one.closed for one in sockets):
+    if resources is None:
+        return
+    import zmq
+
+    # By their kind and not by their names, which move from release to release: one
+    # that is overlooked here would hold the context, and this thread, for ever.
+    held = [one for one in vars(resources).values() if isinstance(one, zmq.Socket)]
+    if all(one.closed for one in held):
         resources.ctx.term()
 
 

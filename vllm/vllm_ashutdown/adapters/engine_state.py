@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from ..core.stop import Stop
+from ..core.stop import Stop, get_ready
 from ..core.tally import Tally
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class EngineState:
     """
 
     def __init__(self) -> None:
+        get_ready()
         self.tally = Tally()
         self.stop: Stop | None = None
         self.announce: list[Callable[[], None]] = []

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..reclaiming import reclaim_once
-from ..starting import start
 from ..tree import child
 from ..tree.home import home, take_in
 from ..tree.part import Part
@@ -18,6 +16,10 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        # Whose core this is has no use for them, and knows this module, too.
+        from ..reclaiming import reclaim_once
+        from ..starting import start
+
         if child.current() is None:
             reclaim_once()
         home()  # there before they are: forked, they inherit its address

@@ -123,16 +123,19 @@ def _end(processor: Any, state: Any) -> list[str]:
         else [sibling.request_id for sibling in siblings]
     )
     forgotten = own_ids
+    # vLLM's abort puts an output with the finish reason "abort" there, which a client
+    # would take for an answer, and which costs as much as all the rest. It makes none
+    # for a request that nobody waits for.
+    for sibling in siblings:
+        sibling.queue = None
     try:
         forgotten = processor.abort_requests(own_ids, internal=True)
     except Exception:
         logger.exception("[shutdown] request %s was not forgotten", state.request_id)
         processor.request_states.pop(state.request_id, None)
     finally:
-        # Whatever happened above, no one may be left waiting. vLLM's abort has
-        # just put an output with the finish reason "abort" there, which a client
-        # would take for an answer; an error put behind it wins, and there is no
-        # await between the two, so the caller never sees the first.
+        # Whatever happened above, no one may be left waiting. An error put behind an
+        # output wins, and there is no await between the two.
         if queue is not None and not isinstance(queue.output, Exception):
             exchange = getattr(queue, EXCHANGE_ATTRIBUTE, None)
             if exchange is not None:

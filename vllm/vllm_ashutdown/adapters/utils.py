@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import functools
-import logging
-import signal
-import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
-from .. import register, report_file, settings
-from ..core.budget import DEATH_SECONDS
-from ..core.files import ledger
-from ..core.mode import Mode
-from ..core.trigger import Trigger, TriggerKind
-from ..exit_code import ExitCode
-from ..process_exit import leaves_fast, run_and_leave
-from ..program import is_the_whole_program
+from .. import register
+from ..process_exit import run_and_leave
 from ..seams import installer
-from ..starting import start
-from ..tree import child
-from ..tree.draining import DrainRelay
 from ..tree.entry import Entry
 from ..tree.home import home, take_in
-from ..tree.member import Member
 from ..tree.part import Part
-from ..tree.stopping import Tree, TreeStop
-from ..watchdog import Watchdog
-from . import core_client
-
-logger = logging.getLogger("vllm.ashutdown")
 
 SEAM = "run_api_server_worker_proc"
 
@@ -54,6 +35,8 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        from ..starting import start  # of a server alone, and dear
+
         home()
         start.reached("engine cores and API servers start")
         with start.whole():
@@ -77,141 +60,8 @@ def make_wait(original: Callable[..., None]) -> Callable[..., None]:
         if home() is None or not all(hasattr(one, "_popen") for one in servers):
             watch()  # the front end that is no Python process has no home
             return
-        cores = list(getattr(engine_manager, "processes", None) or ())
-        tree = Tree(
-            servers=servers,
-            cores=cores,
-            others=[] if coordinator is None else [coordinator.proc],
-            release=functools.partial(_release, api_server_manager),
-            made=lambda: {path: kind for kind, path in ledger.owned()},
-        )
-        args = getattr(api_server_manager, "args", None)
-        drain = float(getattr(args, "shutdown_timeout", 0) or 0)
-        _Launcher(tree, engine_manager, drain).serve(watch)
+        from .launching import serve
+
+        serve(watch, api_server_manager, engine_manager, coordinator)
 
     return wait_for_completion_or_failure
-
-
-def _release(api_server_manager: Any) -> None:
-    sock = getattr(api_server_manager, "sock", None)
-    if sock is not None:
-        sock.close()  # the servers' listening socket, as long as anyone holds it
-    ledger.remove_all()
-
-
-class _Asked(BaseException):
-    """Someone has asked for a stop: leaves the wait in vLLM, whatever it catches."""
-
-
-class _Launcher:
-    """The top process while it has nothing to do but to wait."""
-
-    def __init__(self, tree: Tree, engine_manager: Any, drain: float) -> None:
-        self._tree = tree
-        self._manager = engine_manager
-        self._drain = drain
-        self._trigger: Trigger | None = None
-        self._stop: TreeStop | None = None
-        self._waiting = True
-        self._poked = False
-        self._own_signals = 0
-        self._last: int = signal.SIGTERM
-
-    def serve(self, watch: Callable[[], None]) -> None:
-        """Returns when the tree is stopped.
-
-        Raises:
-            SystemExit: with a code, if nobody had asked for it.
-        """
-        # Not above: cores and workers know this module, too.
-        from ..telling.notify import tell_manager
-        from ..telling.title import Title
-
-        here, title = home(), Title()
-        assert here is not None
-        try:
-            for number in child.SIGNALS:
-                signal.signal(number, self._on_signal)
-            DrainRelay(here, self._tree.servers)
-            for process in self._tree.processes:
-                here.record(process.pid).decide = self._decide
-            self._trigger = start.over() or self._trigger
-            try:
-                if self._trigger is None:
-                    watch()
-            except Exception as error:  # vLLM has logged it: a process has died
-                self._trigger = self._trigger or Trigger.death(str(error))
-            self._waiting = False
-        except _Asked:
-            pass
-        trigger = self._trigger
-        if trigger is None:
-            return  # all have left by themselves
-        died = trigger.kind is TriggerKind.DEATH
-        drain = 0.0 if died else self._drain
-        teardown = settings.teardown_seconds()
-        if self._manager is not None:
-            core_client.take_over(self._manager)
-        self._stop = TreeStop(
-            self._tree,
-            Mode.for_drain(drain),
-            drain,
-            min(teardown, DEATH_SECONDS) if died else teardown,
-            trigger,
-        )
-        if is_the_whole_program():
-            self._stop.stop.observed_by(title)
-            tell_manager(self._stop.stop)
-        Watchdog(self._stop.stop, lambda: self._tree.processes).arm()
-        self._escalate()
-        report = self._stop.run()
-        self._stop.stop.conclude(report)
-        logger.info("[shutdown] complete in %.3fs: %s", report.seconds, report.summary)
-        report_file.write(report)
-        if leaves_fast():
-            for number in child.SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
-        if died:
-            raise SystemExit(ExitCode.ENGINE_DIED)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._poked:
-            self._poked = False  # it is our own, to leave the wait
-        else:
-            self._own_signals += 1
-            self._last = number
-            if self._trigger is None:
-                self._trigger = Trigger.signal(number)
-                name = signal.Signals(number).name
-                logger.info("[shutdown] %s received", name)
-        if self._waiting:
-            self._waiting = False
-            raise _Asked
-        self._escalate()
-
-    def _escalate(self) -> None:
-        """The second signal to this process means abort, the third kill."""
-        if self._stop is None or self._own_signals < 2:
-            return
-        mode = Mode.ABORT if self._own_signals == 2 else Mode.KILL
-        self._stop.raise_to(mode, Trigger.signal(self._last))
-
-    def _decide(self, member: Member, number: int) -> bool:
-        """On the thread that listens: a child was signalled, and asks what it means."""
-        if self._trigger is None and self._waiting:
-            self._trigger = Trigger.signal(number, str(member))
-            told_by(member, number)
-            self._poked = True
-            main = threading.main_thread().ident
-            assert main is not None
-            signal.pthread_kill(main, signal.SIGTERM)
-        return True
-
-
-def told_by(member: Member, number: int) -> None:
-    """Says which process was signalled."""
-    logger.info(
-        "[shutdown] %s received %s: the whole server stops",
-        member,
-        signal.Signals(number).name,
-    )

@@ -126,14 +126,22 @@ def core_seconds(stop: Stop) -> float:
 
 
 async def in_slices(work: Generator[None, None, Detail]) -> Detail:
-    """Drives ``work`` with a turn of the loop at each of its yields."""
+    """Drives ``work`` with a turn of the loop at each of its yields.
+
+    When its time is out, the rest is done without letting go: it is the end of requests
+    whose callers would wait for ever, and to hold the loop is the lesser evil.
+    """
     while True:
         try:
             next(work)
         except StopIteration as over:
             detail: Detail = over.value
             return detail
-        await asyncio.sleep(0)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            at_once(work)
+            raise
 
 
 def at_once(work: Generator[None, None, Detail]) -> Detail:

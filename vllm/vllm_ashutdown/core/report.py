@@ -7,12 +7,15 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..inventory import Row
 from .mode import Mode
 from .phase import Outcome, Phase, PhaseRecord
 from .trigger import Trigger
+
+if TYPE_CHECKING:
+    # Cores and workers make a ProcessEnd; they have no use for the probes.
+    from ..inventory import Row
 
 
 @dataclass(slots=True)
@@ -173,6 +176,8 @@ class ShutdownReport:
         Raises:
             ValueError: ``text`` is no such report.
         """
+        from ..inventory import Row
+
         try:
             data: Mapping[str, Any] = json.loads(text)
             return cls(

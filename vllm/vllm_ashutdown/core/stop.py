@@ -40,11 +40,17 @@ from .phase import Outcome, Phase, PhaseRecord
 from .report import ProcessEnd, RequestCounts, ShutdownReport
 from .trigger import Trigger
 
-# AnyIO loads its asyncio half at the first use, which would be in the middle of a
-# stop, on the loop, for longer than a step may hold it.
-import_module("anyio._backends._asyncio")
-
 logger = logging.getLogger("vllm.ashutdown")
+
+
+def get_ready() -> None:
+    """Loads what a stop would load in its midst, for longer than it may hold the loop.
+
+    AnyIO loads its asyncio half at the first use. A server of vLLM's has done so by
+    then; a program need not.
+    """
+    import_module("anyio._backends._asyncio")
+
 
 Detail = str | None
 """What a step returns: something to say about it, or nothing."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from .imports import when_imported
 from .seam import How, Seam, State
+from .support import SUPPORTED
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -121,13 +122,11 @@ def _follow(name: str, found: Any, replacement: Any) -> None:
 
     A seam in the defining module alone would be looked past by all of them.
     """
-    for module_name, module in list(sys.modules.items()):
-        if (
-            module_name.startswith("vllm.")
-            and isinstance(module, ModuleType)
-            and vars(module).get(name) is found
-        ):
-            setattr(module, name, replacement)
+    for module_name in list(sys.modules):  # thousands, of which few are vLLM's
+        if module_name.startswith("vllm."):
+            module = sys.modules.get(module_name)
+            if isinstance(module, ModuleType) and vars(module).get(name) is found:
+                setattr(module, name, replacement)
 
 
 def _skip(seam: Seam, reason: str) -> None:
@@ -135,8 +134,9 @@ def _skip(seam: Seam, reason: str) -> None:
     _reasons[seam.name] = reason
     logger.warning(
         "[shutdown] seam %s skipped, vLLM keeps its own behaviour there: %s. "
-        "vllm-ashutdown supports vLLM 0.28 to 0.33.",
+        "vllm-ashutdown supports %s.",
         seam.name,
         reason,
+        SUPPORTED,
     )
     _settle(seam)

@@ -115,6 +115,7 @@ NAMES: tuple[Seam, ...] = (
             parameters=("self", "n_reader", "name"),
             reads=("is_creator", "shared_memory"),
         ),
+        since="0.32",
     ),
     Seam(
         name="SingleWriterShmRingBuffer.__init__",

@@ -1,0 +1,274 @@
+"""What loading the plugin costs each kind of process: time, memory, modules.
+
+    python benchmarks/load.py                 # API server, core and worker
+    python benchmarks/load.py --runs 50 core
+
+For each role one process imports what vLLM has imported there when it loads its
+plugins, and forks two children a round, one behind the other: one loads the plugin, one
+does nothing, in turns. What both see is the same process to the last byte, so their
+difference is the plugin's. All seams of modules that are there are laid at once, with
+their adapters: that is the whole cost, of which a part may come later in real life.
+
+The exit code is 1 if a role needs more than 30 ms or 5 MB, or if a core or a worker
+imports a third-party module that vLLM had not imported there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import importlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+# The package need not be installed.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
+
+from benchmarks.figures import FEWEST, Median
+from benchmarks.output import add_json_to, count, table_of, write_json
+from benchmarks.processor import Stopwatch
+
+MOST_SECONDS = 0.030
+MOST_BYTES = 5_000_000
+
+SERVER, CORE, WORKER = "API server", "core", "worker"
+ROLES = {
+    SERVER: (
+        "vllm.entrypoints.cli.main",
+        "vllm.entrypoints.cli.serve",
+        "vllm.entrypoints.launchers.api_server.entry",
+        "vllm.v1.engine.async_llm",
+    ),
+    CORE: ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor"),
+    WORKER: ("vllm.v1.executor.multiproc_executor", "vllm.v1.worker.cpu_worker"),
+}
+"""What vLLM imports in each, and with it all that these import."""
+
+OWN = ("vllm", "vllm_ashutdown")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one child measured.
+
+    Attributes:
+        seconds: It took, less what it waited for a processor.
+        size: Bytes by which its resident memory grew.
+        third_party: Modules of others that were not there before.
+        own: How many modules of the plugin.
+    """
+
+    seconds: float
+    size: int
+    third_party: tuple[str, ...]
+    own: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one role pays.
+
+    Attributes:
+        role: The kind of process.
+        milliseconds: With the plugin less without, round by round.
+        megabytes: Likewise.
+        third_party: Modules of others that the plugin alone brought in.
+        own: How many modules of the plugin.
+    """
+
+    role: str
+    milliseconds: Median
+    megabytes: Median
+    third_party: tuple[str, ...]
+    own: int
+
+    @property
+    def broken(self) -> Iterator[str]:
+        """The promises that it breaks, one line each."""
+        if self.milliseconds.value > MOST_SECONDS * 1e3:
+            yield f"{self.role}: {self.milliseconds.value:.1f} ms"
+        if self.megabytes.value > MOST_BYTES / 1e6:
+            yield f"{self.role}: {self.megabytes.value:.1f} MB"
+        if self.third_party and self.role != SERVER:
+            yield f"{self.role} imports {', '.join(self.third_party)}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures each role in a process of its own; gives the exit code."""
+    arguments = build_parser().parse_args(argv)
+    console = Console()
+    costs = []
+    for role in arguments.roles or ROLES:
+        with console.status(f"{role}: importing vLLM, then {arguments.runs} rounds"):
+            rounds = measured(role, arguments.runs)
+        costs.append(cost_of(role, rounds))
+        console.print(f"{role}: {arguments.runs} rounds", highlight=False)
+    console.print(
+        table_of(
+            "the plugin's cost by role, median [95 %]",
+            ("", "ms", "MB", "modules", "third party"),
+            [
+                (
+                    cost.role,
+                    cost.milliseconds.text(1),
+                    cost.megabytes.text(2),
+                    str(cost.own),
+                    ", ".join(cost.third_party) or "none",
+                )
+                for cost in costs
+            ],
+        )
+    )
+    broken = [promise for cost in costs for promise in cost.broken]
+    for promise in broken:
+        console.print(f"broken: {promise}", style="red", highlight=False)
+    found = {"costs": [dataclasses.asdict(one) for one in costs], "broken": broken}
+    write_json(arguments.json, found)
+    return int(bool(broken))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="What loading the plugin costs each kind of process.",
+        epilog="Exit code: 0 if every promise held, else 1.",
+    )
+    parser.add_argument(
+        "roles",
+        nargs="*",
+        type=_role,
+        metavar="ROLE",
+        help=f"one of {', '.join(map(repr, ROLES))}; default: all",
+    )
+    parser.add_argument(
+        "--runs",
+        type=count,
+        default=30,
+        help=f"rounds; an interval takes {FEWEST} (default: 30)",
+    )
+    add_json_to(parser)
+    return parser
+
+
+def _role(text: str) -> str:
+    if text not in ROLES:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is none of {', '.join(map(repr, ROLES))}"
+        )
+    return text
+
+
+def measured(role: str, rounds: int) -> list[tuple[Load, Load]]:
+    """With and without, round by round, from a process of that role."""
+    program = (
+        f"import sys; sys.path[:0] = {sys.path[:2]!r}\n"
+        "from benchmarks import load\n"
+        f"load.be({role!r}, {rounds})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "VLLM_ASHUTDOWN": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    said = json.loads(done.stdout.splitlines()[-1])
+    return [(_load(pair[0]), _load(pair[1])) for pair in said]
+
+
+def _load(said: dict[str, Any]) -> Load:
+    return Load(**{**said, "third_party": tuple(said["third_party"])})
+
+
+def be(role: str, rounds: int) -> None:
+    """In that process: imports, forks, and prints what the children measured."""
+    warnings.simplefilter("ignore")
+    for name in ROLES[role]:
+        importlib.import_module(name)
+    pairs = []
+    for number in range(rounds):
+        arms = (True, False) if number % 2 else (False, True)
+        found = {arm: _in_a_child(arm) for arm in arms}
+        pairs.append((found[True], found[False]))
+    print(json.dumps(pairs), flush=True)
+    os._exit(0)  # nothing of vLLM's has to be taken apart
+
+
+def _in_a_child(with_plugin: bool) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            # A forked child has its memory only once it has written there. A real one
+            # was spawned, so what it has imported is its own: a collection sees to it.
+            gc.collect()
+            found = dataclasses.asdict(load(with_plugin))
+            os.write(writing, json.dumps(found).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        text = said.read()
+    os.waitpid(child, 0)
+    found = json.loads(text)
+    return dict(found)
+
+
+def load(with_plugin: bool) -> Load:
+    """Loads the plugin here and now, or does nothing, and measures that."""
+    before, resident = set(sys.modules), _resident()
+    with Stopwatch() as watch:
+        began = watch.read()
+        if with_plugin:
+            import vllm_ashutdown
+
+            vllm_ashutdown.register()
+        seconds = watch.read() - began
+    new = set(sys.modules) - before
+    return Load(
+        seconds,
+        _resident() - resident,
+        tuple(sorted(name for name in new if is_third_party(name))),
+        sum(name.partition(".")[0] == "vllm_ashutdown" for name in new),
+    )
+
+
+def is_third_party(module: str) -> bool:
+    """Whether it is neither Python's own, nor vLLM's, nor this package's."""
+    top = module.partition(".")[0]
+    is_pythons = top in sys.stdlib_module_names or top.startswith("__")  # __main__
+    return not is_pythons and top not in OWN
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def cost_of(role: str, rounds: Sequence[tuple[Load, Load]]) -> Cost:
+    """With the plugin less without it."""
+    brought: set[str] = set()
+    for loaded, bare in rounds:
+        brought |= set(loaded.third_party) - set(bare.third_party)
+    return Cost(
+        role,
+        Median.of([(one.seconds - other.seconds) * 1e3 for one, other in rounds]),
+        Median.of([(one.size - other.size) / 1e6 for one, other in rounds]),
+        tuple(sorted(brought)),
+        max(loaded.own for loaded, _ in rounds),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
