@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import random
+import signal
 import threading
 import time
 from typing import Any
 
+import uvloop
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from tests import pace
 from tests.scenes import Scene, main
-from tests.tiny_model import tiny_model
+from tests.tiny_model import counts, tiny_model
 from vllm import SamplingParams
-from vllm_ashutdown import EngineShutdownError
+from vllm_ashutdown import EngineClosedError, EngineShutdownError
 
 CALLERS = 4
 
@@ -189,6 +193,52 @@ async def threads_end() -> dict[str, Any]:
     return {"threads": threading.active_count() - before}
 
 
+async def _ask(engine: AsyncLLM, name: str, tokens: int) -> None:
+    params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
+    async for output in engine.generate("Count on from 417", params, name):
+        text = output.outputs[0].text
+    assert counts(text), text
+
+
+def interrupted() -> dict[str, Any]:
+    """Ctrl-C in asyncio.run, again and again, and a loop of its own each time."""
+    engine = make_engine()
+    lots, number = random.Random(7), int(os.environ.get("INTERRUPTS", "20"))
+    asyncio.run(_ask(engine, "first", 24))
+    for at in range(number):
+        moment = lots.uniform(0.02, 0.4)
+        timer = threading.Timer(moment, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            asyncio.run(_ask(engine, f"cut{at}", 8000))
+        except KeyboardInterrupt:
+            timer.join()
+        else:
+            raise AssertionError("no KeyboardInterrupt")
+        new_loop = uvloop.new_event_loop if at % 2 else None
+        with asyncio.Runner(loop_factory=new_loop, debug=at % 3 == 0) as runner:
+            runner.run(_ask(engine, f"whole{at}", 24))
+    report = asyncio.run(engine.ashutdown())
+    assert report.clean, report
+    return {"interrupts": number}
+
+
+async def in_a_block() -> dict[str, Any]:
+    """``async with``; in debug mode, and left by an exception."""
+    asyncio.get_running_loop().set_debug(True)
+    try:
+        async with make_engine() as engine:
+            await _ask(engine, "r", 24)
+            raise ZeroDivisionError  # noqa: TRY301 (through the block's end)
+    except ZeroDivisionError:
+        pass
+    try:
+        await _ask(engine, "late", 24)
+    except EngineClosedError:
+        return {}
+    raise AssertionError("it is not closed")
+
+
 kept: list[AsyncLLM] = []
 
 
@@ -214,6 +264,8 @@ SCENES: dict[str, Scene] = {
         other_thread,
         loop_closed,
         threads_end,
+        interrupted,
+        in_a_block,
         never_closed,
     )
 }

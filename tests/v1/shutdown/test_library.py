@@ -12,7 +12,16 @@ from tests.v1.shutdown import library_scenes
 pytestmark = pytest.mark.real
 
 
-@pytest.mark.parametrize("scene", library_scenes.SCENES)
+IN_THE_MATRIX = ("in_a_block", "threads_end")
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(scene, marks=pytest.mark.matrix if scene in IN_THE_MATRIX else ())
+        for scene in library_scenes.SCENES
+    ],
+)
 def test_scene(scene: str, tmp_path: Path):
     found = play(library_scenes.__name__, scene, tmp_path)
     if "callers_ms" in found:
