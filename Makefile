@@ -28,7 +28,7 @@ test: lint ## lint, then the tests, real vLLM included (the matrix is left out)
 	@$(BIN)/python -m pytest tests -m 'not matrix' $(PYTEST_ARGS)
 
 matrix: setup ## the other topologies and kinds, on real vLLM (half an hour)
-	@$(BIN)/python -m pytest tests -m matrix $(PYTEST_ARGS)
+	@INTERRUPTS=20 $(BIN)/python -m pytest tests -m matrix $(PYTEST_ARGS)
 
 faults: setup ## random faults to real servers, judged (FAULTS='--runs 60 --seed 1')
 	@$(BIN)/python benchmarks/faults.py $(FAULTS)

@@ -124,6 +124,13 @@ def explore(seed: int, stop: Stop = ours) -> Run:
     return run
 
 
+def _name_of(end: BaseException) -> str:
+    """An engine that has stopped says so in a word of its own, and is as right."""
+    if isinstance(end, EngineShutdownError):
+        return EngineShutdownError.__name__
+    return type(end).__name__
+
+
 async def _scene(draw: random.Random, core: StubCore, run: Run, stop: Stop) -> None:
     engine = make_engine(core, shutdown_timeout=draw.choice([0, 0, 30]))
     is_ours = stop is ours
@@ -143,7 +150,7 @@ async def _scene(draw: random.Random, core: StubCore, run: Run, stop: Stop) -> N
                     reason = output.outputs[0].finish_reason
                     return f"finished by {reason}"
         except (EngineShutdownError, EngineDeadError, asyncio.CancelledError) as end:
-            return type(end).__name__
+            return _name_of(end)
         except Exception as end:
             return f"{type(end).__name__} from {end.__cause__!r}"
         return "ended without a last output"
@@ -153,7 +160,7 @@ async def _scene(draw: random.Random, core: StubCore, run: Run, stop: Stop) -> N
         try:
             await engine.engine_core.get_supported_tasks_async()
         except (EngineShutdownError, EngineDeadError) as end:
-            return type(end).__name__
+            return _name_of(end)
         return "answered"
 
     async def death() -> None:

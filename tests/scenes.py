@@ -34,6 +34,9 @@ _STOCKS = re.compile(
     r"|ResourceWarning: Enable tracemalloc"
 )
 
+INTERRUPTS = "INTERRUPTS"
+"""How often a scene that is interrupted is: the variable. Five times in the gate."""
+
 SECONDS = 300.0
 
 

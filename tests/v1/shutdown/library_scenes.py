@@ -21,7 +21,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from tests import pace
-from tests.scenes import Scene, main
+from tests.scenes import INTERRUPTS, Scene, main
 from tests.tiny_model import counts, tiny_model
 from vllm import SamplingParams
 from vllm_ashutdown import EngineClosedError, EngineShutdownError
@@ -203,7 +203,7 @@ async def _ask(engine: AsyncLLM, name: str, tokens: int) -> None:
 def interrupted() -> dict[str, Any]:
     """Ctrl-C in asyncio.run, again and again, and a loop of its own each time."""
     engine = make_engine()
-    lots, number = random.Random(7), int(os.environ.get("INTERRUPTS", "20"))
+    lots, number = random.Random(7), int(os.environ.get(INTERRUPTS, "20"))
     asyncio.run(_ask(engine, "first", 24))
     for at in range(number):
         moment = lots.uniform(0.02, 0.4)

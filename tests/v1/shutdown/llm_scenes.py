@@ -16,13 +16,13 @@ from typing import Any
 
 import psutil
 
-from tests.scenes import Found, Scene, main
+from tests.scenes import INTERRUPTS, Found, Scene, main
 from tests.tiny_model import counts, tiny_model
 from vllm import LLM, SamplingParams
 from vllm_ashutdown import EngineClosedError
 
 ME = psutil.Process()
-INTERRUPTS = int(os.environ.get("INTERRUPTS", "20"))
+TIMES = int(os.environ.get(INTERRUPTS, "20"))
 
 
 def make() -> LLM:
@@ -86,7 +86,7 @@ class Interrupts:
 def interrupt_again_and_again(llm: LLM) -> None:
     """Ctrl-C ends the call, and the engine is as good as before."""
     interrupts = Interrupts()
-    for _ in range(INTERRUPTS):
+    for _ in range(TIMES):
         interrupts.strike(lambda: ask(llm, 8000))
         ask(llm)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.scenes import play
+from tests.scenes import INTERRUPTS, play
 from tests.v1.shutdown import library_scenes
 
 pytestmark = pytest.mark.real
 
 
-IN_THE_MATRIX = ("in_a_block", "threads_end")
+IN_THE_MATRIX = ("in_a_block", "on_the_loop", "other_thread", "threads_end")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,12 @@ IN_THE_MATRIX = ("in_a_block", "threads_end")
     ],
 )
 def test_scene(scene: str, tmp_path: Path):
-    found = play(library_scenes.__name__, scene, tmp_path)
+    found = play(
+        library_scenes.__name__,
+        scene,
+        tmp_path,
+        environment={INTERRUPTS: os.environ.get(INTERRUPTS, "5")},
+    )
     if "callers_ms" in found:
         assert found["callers_ms"] < 100
     if "held_ms" in found:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.scenes import play
+from tests.scenes import INTERRUPTS, play
 from tests.v1.shutdown import llm_scenes
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
-IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+TIMES = {INTERRUPTS: os.environ.get(INTERRUPTS, "5")}
+IN_PROCESS = TIMES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 CODES = {"an_exception_on_the_way_out": 1, "sys_exit": 3}
 
 more = pytest.mark.matrix
@@ -47,10 +49,11 @@ def test_with_a_core_process(tmp_path: Path, scene: str):
         scene,
         tmp_path,
         options=("-X", "dev"),
+        environment=TIMES,
         code=CODES.get(scene, 0),
     )
     if "closing" in found:
-        assert min(found["closing"]) < 0.75  # 0.5 where nobody else uses the machine
+        assert min(found["closing"]) < 1.5  # 0.5 where nobody else uses the machine
 
 
 @more

@@ -81,7 +81,7 @@ LIBRARY: tuple[Seam, ...] = (
         make=f"{_OURS}.llm:make_shutdown",
         why="There is no documented way to give a model's memory back.",
         reference="vllm#5716",
-        until="vLLM has LLM.shutdown()",
+        until="vLLM has a way to close an LLM",
         needs=("LLMEngine.shutdown",),
     ),
     Seam(
@@ -105,10 +105,10 @@ LIBRARY: tuple[Seam, ...] = (
         needs=("LLM.shutdown",),
     ),
     Seam(
-        name="LLM._run_engine",
+        name="OfflineInferenceMixin._run_engine",
         targets=tuple(f"{mixin}._run_engine" for mixin in _MIXINS),
         how=How.WRAP,
-        make=f"{_OURS}.llm:make_run_engine",
+        make=f"{_OURS}.offline:make_run_engine",
         why="After Ctrl-C the next call runs the requests of the one before, and "
         "returns their answers among its own.",
         reference="vllm#24885",
@@ -116,10 +116,10 @@ LIBRARY: tuple[Seam, ...] = (
         guard=Guard(parameters=("self",), reads=("llm_engine", "step")),
     ),
     Seam(
-        name="LLM._render_and_add_requests",
+        name="OfflineInferenceMixin._render_and_add_requests",
         targets=tuple(f"{mixin}._render_and_add_requests" for mixin in _MIXINS),
         how=How.WRAP,
-        make=f"{_OURS}.llm:make_add_requests",
+        make=f"{_OURS}.offline:make_add_requests",
         why="The same for a call that is interrupted before its first step.",
         reference="vllm#24885",
         until="vLLM ends the requests of a call that is interrupted",
