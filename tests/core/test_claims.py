@@ -143,6 +143,20 @@ def test_what_is_still_there_keeps_its_list(directory, tmp_path):
     assert verdicts() == [("kept", "removed")]
 
 
+def test_a_list_of_nothing_ends_and_the_next_thing_begins_another(directory, tmp_path):
+    claims = Claims()
+    made = tmp_path / "made"
+    for _ in range(2):
+        made.touch()
+        claims.note("file", str(made))
+        claims.settle()
+        assert len(list(directory.iterdir())) == 1, "something is left of it"
+        made.unlink()
+        claims.settle()
+        assert not directory.exists()
+    claims.settle()
+
+
 @pytest.mark.parametrize("obstacle", ["a file", "open to all", "a link"])
 def test_where_it_cannot_be_written_one_warning_says_so(
     directory, tmp_path, log, obstacle

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Generator
 from typing import Any
 
+from ..core.claims import claims
 from ..core.files import ledger
 from ..core.mode import Mode
 from ..core.phase import Phase
@@ -233,6 +234,7 @@ class AsyncLLMStop:
     def _forget(self) -> None:
         ledger.remove(self.state.files)
         release_for(core_client.began(self.client))
+        claims.settle()
         # A call into the core that began while the requests were being ended.
         core_client.fail_utility_calls(self.client, shutdown_error(ENDED))
         core_client.drop_outputs(self.client)

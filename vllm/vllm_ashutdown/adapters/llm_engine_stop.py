@@ -6,6 +6,7 @@ import logging
 from collections.abc import Generator
 from typing import Any
 
+from ..core.claims import claims
 from ..core.files import ledger
 from ..core.mode import Mode
 from ..core.phase import Phase
@@ -122,6 +123,7 @@ class LLMEngineStop:
         release_for(self.processes)
         if not core_client.is_in_process(self.client):
             self.context.result_in_time(self.stop.budget.allot(Phase.RELEASE))
+        claims.settle()
         close_parts(self.engine, _PARTS)
         self.client = self.processor = None
         return None

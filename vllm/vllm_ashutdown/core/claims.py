@@ -106,6 +106,15 @@ class Claims:
             self._file = self._path = None
             self._paths.clear()
 
+    def settle(self) -> None:
+        """Ends the list if nothing of it is left; the next thing begins another.
+
+        A program whose engine is closed may go on for days, or end by a signal.
+        """
+        with self._lock:
+            if not any(os.path.lexists(path) for path in self._paths):
+                self.withdraw()
+
     def _open(self) -> None:
         directory = place()
         while self._file is None:
