@@ -149,12 +149,23 @@ def test_a_list_of_nothing_ends_and_the_next_thing_begins_another(directory, tmp
     for _ in range(2):
         made.touch()
         claims.note("file", str(made))
-        claims.settle()
+        claims.settle([str(made)])
         assert len(list(directory.iterdir())) == 1, "something is left of it"
         made.unlink()
-        claims.settle()
+        claims.settle([str(made)])
         assert not directory.exists()
-    claims.settle()
+    claims.settle([])
+
+
+def test_a_list_goes_on_for_what_is_only_about_to_be_made(directory, tmp_path):
+    claims = Claims()
+    later = tmp_path / "later"
+    claims.note("file", str(tmp_path / "gone"))
+    claims.note("file", str(later))  # by somebody else, who has not come to it
+    claims.settle([str(tmp_path / "gone")])
+    later.touch()
+    claims.withdraw()  # as a kill would leave it
+    assert verdicts() == [("later", "removed")]
 
 
 @pytest.mark.parametrize("obstacle", ["a file", "open to all", "a link"])

@@ -51,6 +51,20 @@ def test_one_engine_in_three_loops(runner, log):
         assert not [one for one in log.records if one.levelname == "ERROR"]
 
 
+def test_a_call_into_the_core_on_a_second_loop_is_answered():
+    async def ask(engine: Any) -> Any:
+        return await asyncio.wait_for(
+            engine.engine_core.get_supported_tasks_async(), 10
+        )
+
+    with stub_engine() as (engine, _):
+        for _ in range(2):  # before there is a handler
+            assert asyncio.run(ask(engine)) == ["generate"]
+        assert asyncio.run(tokens(engine, "r0", 5)) == 5
+        assert asyncio.run(ask(engine)) == ["generate"]
+        assert asyncio.run(tokens(engine, "r1", 5)) == 5
+
+
 def test_what_the_first_loop_has_left_is_ended_in_the_core():
     with stub_engine() as (engine, core):
         loop = asyncio.new_event_loop()

@@ -106,6 +106,36 @@ def test_what_the_program_holds_stays_its_own_and_is_told(log):
     assert "stay in memory" in record.getMessage()
 
 
+def test_the_model_that_drafts_is_free_too(collected):
+    core = Core()
+    runner = core.model_executor.driver_worker.worker.model_runner
+    runner.drafter = SimpleNamespace(model=Layer())
+    held = [*tensors(core), weakref.ref(runner.drafter.model.weight)]
+    del runner
+    in_process.stop(SimpleNamespace(engine_core=core, shutdown=core.shutdown))
+    assert [one() for one in held] == [None] * 6
+    assert not collected
+
+
+def test_a_core_that_fails_to_stop_is_free_all_the_same():
+    def fails() -> None:
+        raise RuntimeError("a connector")
+
+    core = Core()
+    held = tensors(core)
+    with pytest.raises(RuntimeError, match="a connector"):
+        in_process.stop(SimpleNamespace(engine_core=core, shutdown=fails))
+    assert [one() for one in held] == [None] * 5
+
+
+def test_one_that_somebody_steps_in_is_not_taken_apart():
+    core = Core()
+    runner = core.model_executor.driver_worker.worker.model_runner
+    client = SimpleNamespace(engine_core=core, shutdown=lambda: None)
+    in_process.stop(client, in_use=True)
+    assert runner.model is not None
+
+
 def test_garbage_of_other_threads_is_collected_meanwhile(collected):
     def elsewhere() -> None:
         collecting = threading.Thread(target=gc.collect)

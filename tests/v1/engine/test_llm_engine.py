@@ -27,6 +27,7 @@ from tests.stub_core import (
 )
 from vllm import LLM
 from vllm_ashutdown import EngineClosedError, EngineShutdownError
+from vllm_ashutdown.adapters import core_client
 from vllm_ashutdown.adapters.engine_state import state_of
 
 
@@ -45,6 +46,13 @@ def llm() -> Iterator[tuple[LLM, StubCore]]:
         one.model_config = SimpleNamespace(model="stub", runner_type="generate")
         one._cached_repr = None
         yield one, core
+
+
+def put_away(client: Any) -> None:
+    """Ends a client whose engine does not."""
+    client.shutdown()
+    client.output_queue_thread.join()
+    core_client.close_context(client)
 
 
 def run(llm: LLM, name: str, tokens: int) -> list[str]:
@@ -224,6 +232,47 @@ def test_a_forked_child_leaves_it_alone(llm):
     assert run(one, "1", 5) == ["1"]
 
 
+def test_a_request_comes_in_while_a_step_waits_for_one(llm):
+    """An idle step waits for outputs, which wait for a request of another thread."""
+    one, _ = llm
+    stepped: list[Any] = []
+    stepping = threading.Thread(target=lambda: stepped.append(one.llm_engine.step()))
+    stepping.start()
+    add(one.llm_engine, "1", 1)
+    stepping.join(5)
+    assert [out.request_id for out in stepped[0]] == ["1"]
+
+
+def test_what_breaks_in_a_step_because_of_a_stop_says_so(llm, monkeypatch):
+    one, _ = llm
+    engine, client = one.llm_engine, one.llm_engine.engine_core
+
+    def closed_by_a_signal_handler() -> None:
+        engine.shutdown()
+        raise AttributeError("of a runner that is gone")
+
+    monkeypatch.setattr(engine, "engine_core", InProcess(closed_by_a_signal_handler))
+    with pytest.raises(EngineShutdownError) as caught:
+        engine.step()
+    assert isinstance(caught.value.__cause__, AttributeError)
+    put_away(client)
+
+
+def test_one_that_is_interrupted_before_its_first_step_keeps_nobody(llm, monkeypatch):
+    from vllm_ashutdown.adapters import llm_engine
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    one, _ = llm
+    with monkeypatch.context() as patch:
+        patch.setattr(llm_engine, "shut_down_here", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.llm_engine.shutdown()
+    assert one.llm_engine.shutdown() is not None  # and does not wait
+    put_away(one.llm_engine.engine_core)
+
+
 # -- interrupting -------------------------------------------------------------------
 
 
@@ -261,6 +310,36 @@ def test_so_it_is_while_requests_are_being_added(llm):
     assert run(one, "2", 5) == ["2"]
 
 
+def test_an_error_in_one_call_leaves_the_requests_of_others(llm):
+    one, _ = llm
+
+    def prompts() -> Iterator[Any]:
+        raise ValueError("too long")
+        yield
+
+    add(one.llm_engine, "1", 5)
+    one.request_counter = iter(range(10, 20))
+    with pytest.raises(ValueError, match="too long"):
+        one._render_and_add_requests(prompts(), [sampling(5)])
+    outputs = one._run_engine(RequestOutput, use_tqdm=False)
+    assert [out.request_id for out in outputs] == ["1"]
+
+
+def test_so_does_an_interrupt_while_others_are_queued(llm):
+    one, _ = llm
+
+    def prompts() -> Iterator[Any]:
+        yield dict(PROMPT)
+        raise KeyboardInterrupt
+
+    add(one.llm_engine, "1", 5)
+    one.request_counter = iter(range(10, 20))
+    with pytest.raises(KeyboardInterrupt):
+        one._render_and_add_requests(prompts(), [sampling(ENDLESS)] * 2)
+    outputs = one._run_engine(RequestOutput, use_tqdm=False)
+    assert [out.request_id for out in outputs] == ["1"]
+
+
 class InProcess:
     """An engine core in this process: a step of it can be signalled."""
 
@@ -288,6 +367,21 @@ def test_a_step_in_this_process_is_not_left_half_way(llm, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         one.llm_engine.step()
     assert core.steps == 1, "it came to its end"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_does_not_wait(llm, monkeypatch):
+    one, _ = llm
+
+    def stuck() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    core = InProcess(stuck)
+    monkeypatch.setattr(one.llm_engine, "engine_core", core)
+    with pytest.raises(KeyboardInterrupt):
+        one.llm_engine.step()
+    assert core.steps == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -21,21 +21,21 @@ def settle(engine: Any) -> None:
 
     Two comparisons for each request where there is nothing to do.
     """
-    handler = engine.output_handler
-    if handler is None:
-        return  # vLLM starts it here
-    loop, here = handler.get_loop(), asyncio.get_running_loop()
-    if loop is here and not handler.done():
+    handler, here = engine.output_handler, asyncio.get_running_loop()
+    if handler is not None and handler.get_loop() is here and not handler.done():
         return
+    client = engine.engine_core
+    if handler is None:  # vLLM starts it here
+        core_client.settle(client, shutdown_error(ENDED))
+        return
+    loop = handler.get_loop()
     if loop is not here and loop.is_running():
         return  # used from two loops at once: vLLM's to answer
-    client = engine.engine_core
     if core_client.core_is_dead(client) or _failed(handler):
         return  # it is dead, and says so
     if loop is not here:
         _leave(loop, engine)
-    if loop is not here or any(task.done() for task in core_client.io_tasks(client)):
-        core_client.move_here(client, shutdown_error(ENDED))
+    core_client.settle(client, shutdown_error(ENDED))
     engine.output_handler = None
     engine._run_output_handler()
 
@@ -47,11 +47,9 @@ def _failed(handler: asyncio.Task[Any]) -> bool:
 
 def _leave(loop: asyncio.AbstractEventLoop, engine: Any) -> None:
     """Ends what is left on ``loop``, where nobody waits for it any more."""
-    tasks = [engine.output_handler, *core_client.io_tasks(engine.engine_core)]
-    core_client.forget_pending(tasks)
+    core_client.forget_pending([engine.output_handler])
     if not loop.is_closed():
-        for task in tasks:
-            task.cancel()
+        engine.output_handler.cancel()
     processor = engine.output_processor
     for state in processor.request_states.values():
         state.queue = None  # it would wake a task of that loop

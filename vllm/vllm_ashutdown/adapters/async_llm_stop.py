@@ -232,9 +232,10 @@ class AsyncLLMStop:
         return owned_by(processes, self.made)
 
     def _forget(self) -> None:
+        processes = core_client.began(self.client)
         ledger.remove(self.state.files)
-        release_for(core_client.began(self.client))
-        claims.settle()
+        release_for(processes)
+        claims.settle([*self.state.files, *made_by(processes)])
         # A call into the core that began while the requests were being ended.
         core_client.fail_utility_calls(self.client, shutdown_error(ENDED))
         core_client.drop_outputs(self.client)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from ..core.report import ProcessEnd
+from ..errors import ENDED
 from ..tree.ending import end, strike
+from .exceptions import shutdown_error
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -164,6 +168,8 @@ def forsake(client: Any) -> None:
         client,
         getattr(resources, "engine_manager", None),
         getattr(resources, "coordinator", None),
+        # Of a core in this process whose workers are not.
+        getattr(getattr(client, "engine_core", None), "model_executor", None),
     ):
         finalizer = getattr(one, "_finalizer", None)
         if finalizer is not None:
@@ -199,15 +205,31 @@ def close_context(client: Any) -> None:
         resources.ctx.term()
 
 
-def move_here(client: Any, error: Exception) -> None:
-    """Lets the running loop take over from one that turns no more.
-
-    vLLM's tasks that read from the core, and the queue that they fill, belong to the
-    loop on which the engine was used first; another waits for them in vain.
+def settle(client: Any, error: Exception) -> None:
+    """Has the running loop read from the core, if the one that did turns no more.
 
     Args:
         client: vLLM's ``AsyncMPClient``.
         error: What ends the calls into the core that were made on that loop.
+    """
+    tasks = io_tasks(client)
+    here = asyncio.get_running_loop()
+    others = [task for task in tasks if task.get_loop() is not here]
+    if core_is_dead(client) or any(task.get_loop().is_running() for task in others):
+        return  # it is dead, or used from two loops at once: vLLM's to answer
+    if others or any(task.done() for task in tasks):
+        forget_pending(others)
+        for task in others:
+            if not task.get_loop().is_closed():
+                task.cancel()
+        _move_here(client, error)
+
+
+def _move_here(client: Any, error: Exception) -> None:
+    """Begins anew what moves messages.
+
+    vLLM's tasks that read from the core, and the queue that they fill, belong to the
+    loop on which the engine was used first; another waits for them in vain.
     """
     resources = client.resources
     for name in ("output_queue_task", "stats_update_task"):
@@ -221,6 +243,28 @@ def move_here(client: Any, error: Exception) -> None:
             getattr(socket, waiting, []).clear()
     client.outputs_queue = asyncio.Queue()
     client._ensure_output_queue_task()
+
+
+def make_call_utility(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``AsyncMPClient._call_utility_async``: its answer comes on the loop that asks."""
+
+    @functools.wraps(original)
+    async def call_utility(self: Any, *args: Any, **kwargs: Any) -> Any:
+        settle(self, shutdown_error(ENDED))
+        return await original(self, *args, **kwargs)
+
+    return call_utility
+
+
+def wake_reader(client: Any, error: Exception) -> None:
+    """Has whoever waits for the next output of a ``SyncMPClient`` get ``error``.
+
+    On a thread: a signal handler may be asking, of a thread that is in the midst of
+    the very queue.
+    """
+    queue = getattr(client, "outputs_queue", None)
+    if queue is not None:
+        threading.Thread(target=queue.put_nowait, args=(error,), daemon=True).start()
 
 
 def drop_outputs(client: Any) -> None:

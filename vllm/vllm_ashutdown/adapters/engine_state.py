@@ -31,6 +31,8 @@ class EngineState:
         files: What the engine has in the file system, to be taken away.
         inputs: Queues of requests whose input is itself a stream.
         turn: Held by whoever steps an ``LLMEngine``, one at a time.
+        door: Held by whoever adds a request to one whose core is elsewhere.
+        inside: How many are in the midst of either.
         thread: The thread that does the stop of an ``LLMEngine``.
         meter: Keeps the metrics, where there are any.
         served: A server is around it: its stop is over when that is.
@@ -47,6 +49,8 @@ class EngineState:
         self.lock = threading.RLock()
         # Likewise: a garbage collection may close the engine in the midst of a step.
         self.turn = threading.RLock()
+        self.door = threading.RLock()
+        self.inside = 0
         self.thread: int | None = None
         self.meter: Meter | None = None
         self.served = False

@@ -20,9 +20,16 @@ from typing import Any
 
 logger = logging.getLogger("vllm.ashutdown")
 
+_DRAFTERS = ("drafter", "speculator")
+"""Attributes of a runner that may have a model of their own."""
 
-def stop(client: Any) -> str:
-    """Stops the core of vLLM's ``InprocClient``, once nothing steps in it.
+
+def stop(client: Any, *, in_use: bool = False) -> str:
+    """Stops the core of vLLM's ``InprocClient``.
+
+    Args:
+        client: vLLM's.
+        in_use: Somebody steps in it and does not come to an end.
 
     Returns:
         What to say about it.
@@ -30,19 +37,20 @@ def stop(client: Any) -> str:
     core = getattr(client, "engine_core", None)
     worker = _worker(core)
     runner = getattr(worker, "model_runner", None)
-    model = getattr(runner, "model", None)
-    held = [weakref.ref(tensor) for tensor in _tensors(runner, model)]
-    if model is not None:
+    held = [weakref.ref(tensor) for tensor in _tensors(runner)]
+    for model in _models(runner):
         _break_cycles(model)
-    del model
-    with _without_collecting():
-        client.shutdown()
-    for part in (runner, worker, getattr(core, "scheduler", None)):
-        if part is not None:
-            vars(part).clear()
-    if any(tensor() is not None for tensor in held):
-        gc.collect()
-    _give_back_to_device()
+    model = None
+    try:
+        with _without_collecting():
+            client.shutdown()
+    finally:
+        for part in (runner, worker, getattr(core, "scheduler", None)):
+            if part is not None and not in_use:
+                vars(part).clear()
+        if any(tensor() is not None for tensor in held):
+            gc.collect()
+        _give_back_to_device()
     left = sum(tensor() is not None for tensor in held)
     if left:
         logger.warning(
@@ -60,10 +68,19 @@ def _worker(core: Any) -> Any:
     return getattr(wrapper, "worker", None)
 
 
-def _tensors(runner: Any, model: Any) -> Iterator[Any]:
+def _models(runner: Any) -> Iterator[Any]:
+    """The model, and the one that drafts for it."""
+    for holder in (runner, *(getattr(runner, name, None) for name in _DRAFTERS)):
+        model = getattr(holder, "model", None)
+        if hasattr(model, "parameters"):
+            yield model
+
+
+def _tensors(runner: Any) -> Iterator[Any]:
     """The weights, and the KV cache."""
-    if model is not None:
+    for model in _models(runner):
         yield from model.parameters()
+        yield from model.buffers()
     for cache in getattr(runner, "kv_caches", None) or ():
         yield from cache if isinstance(cache, list | tuple) else (cache,)
 
@@ -78,12 +95,18 @@ def _break_cycles(model: Any) -> None:
     for holder in (*model.parameters(), *model.modules()):
         for name, value in list(vars(holder).items()):
             if inspect.ismethod(value):
-                delattr(holder, name)
+                vars(holder).pop(name)
 
 
 @contextlib.contextmanager
 def _without_collecting() -> Generator[None, None, None]:
-    """Lets no garbage be collected by this thread; others may."""
+    """Lets no garbage be collected by this thread; others may.
+
+    Where there is a device its memory counts for more than the time.
+    """
+    if _accelerator() is not None:
+        yield
+        return
     collect, here = gc.collect, threading.get_ident()
 
     def collect_elsewhere(generation: int = 2) -> int:
@@ -98,8 +121,17 @@ def _without_collecting() -> Generator[None, None, None]:
 
 def _give_back_to_device() -> None:
     """What torch keeps for later of a device's memory is of no use to anyone now."""
+    accelerator = _accelerator()
+    if accelerator is not None:
+        import torch
+
+        getattr(accelerator, "empty_cache", torch.cuda.empty_cache)()
+
+
+def _accelerator() -> Any:
+    """torch's module for the device, if there is one."""
     import torch
 
     accelerator = getattr(torch, "accelerator", None)
-    if accelerator is not None and accelerator.is_available():
-        torch.cuda.empty_cache()
+    available = accelerator is not None and accelerator.is_available()
+    return accelerator if available else None

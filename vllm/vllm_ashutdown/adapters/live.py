@@ -8,7 +8,9 @@ down there, they would take the parent's processes with them.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -47,8 +49,9 @@ class LiveEngines:
         self._close.pop(engine, None)
 
     def _close_all(self) -> None:
-        for engine, close in list(self._close.items()):
-            close(engine)
+        with contextlib.ExitStack() as stack:  # each, also if one is interrupted
+            for engine, close in list(self._close.items()):
+                stack.callback(close, engine)
 
     def _forsake_all(self) -> None:
         for engine in list(self._close):
@@ -62,6 +65,8 @@ def _forsake(engine: Any) -> None:
     stop = Stop(Mode.ABORT, Budget.arm(0.0, 0.0), Trigger.call("os.fork()"))
     stop.finish()
     state.stop, state.steps, state.task = stop, None, None
+    # Another thread, which is not here, may have held them.
+    state.lock, state.turn, state.door = (threading.RLock() for _ in range(3))
     state.files.clear()
     core_client.forsake(getattr(engine, "engine_core", None))
 

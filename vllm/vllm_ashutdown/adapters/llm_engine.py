@@ -25,7 +25,7 @@ from ..core.order import shut_down_here
 from ..core.report import ShutdownReport
 from ..core.stop import Stop
 from ..core.trigger import Trigger
-from ..errors import ENDED, REFUSED
+from ..errors import ENDED, REFUSED, EngineShutdownError
 from ..tree.home import home
 from ..tree.member import Member
 from . import core_client
@@ -99,7 +99,7 @@ def make_shutdown(original: None) -> Callable[..., Any]:
 
 def shutdown(engine: Any, trigger: Trigger | None = None) -> ShutdownReport | None:
     """See :func:`make_shutdown`; this is the same as a function."""
-    state = state_of(engine)
+    state, here = state_of(engine), threading.get_ident()
     steps = LLMEngineStop(engine, state)
     made = Stop(
         Mode.ABORT,
@@ -107,20 +107,23 @@ def shutdown(engine: Any, trigger: Trigger | None = None) -> ShutdownReport | No
         trigger or Trigger.call("the end of its program"),
         raised=steps.raised,
     )
-    with state.lock:
-        if state.stop is None:  # a signal handler may have been faster
-            state.stop = made
-    stop = state.stop
-    if stop is made:
-        state.thread = threading.get_ident()
-        try:
-            shut_down_here(steps, stop)
-        finally:
-            stop.forget()
+    try:
+        with state.lock:
+            if state.stop is None:  # a signal handler may have been faster
+                state.thread = here
+                state.stop = made
+        if state.stop is made:
+            shut_down_here(steps, made)
+    finally:
+        if state.stop is made:
+            if not made.outcome.done():  # interrupted before its first step
+                made.finish()
+            made.forget()
             live.discard(engine)
-    elif not stop.outcome.done() and state.thread == threading.get_ident():
+    stop = state.stop
+    if not stop.outcome.done() and state.thread == here:
         return None  # a signal handler, or a destructor, in the midst of it
-    return stop.wait()
+    return stop.wait(stop.budget.remaining() + 1.0)
 
 
 def make_del(original: Callable[..., None]) -> Callable[..., None]:
@@ -142,7 +145,11 @@ def make_add_request(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def add_request_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _undisturbed(state_of(self), REFUSED):
+        state = state_of(self)
+        # A step waits for a core that is elsewhere, which waits for a request.
+        here = core_client.is_in_process(self.engine_core)
+        lock = state.turn if here else state.door
+        with _in_turn(state, lock, REFUSED), _interrupts_later():
             return original(self, *args, **kwargs)
 
     return add_request_method
@@ -154,40 +161,47 @@ def make_step(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step_method(self: Any) -> Any:
         state = state_of(self)
-        if not core_client.is_in_process(self.engine_core):
-            # It waits for a core that may take its time, or be stuck: Ctrl-C must
-            # reach it at once, and does no harm.
-            with _in_turn(state, ENDED):
+        with _in_turn(state, state.turn, ENDED):
+            if not core_client.is_in_process(self.engine_core):
+                # It waits for a core that may take its time, or be stuck: Ctrl-C must
+                # reach it at once, and does no harm.
                 return original(self)
-        with _undisturbed(state, ENDED):
-            return original(self)
+            with _interrupts_later():
+                return original(self)
 
     return step_method
 
 
 @contextlib.contextmanager
-def _in_turn(state: EngineState, message: str) -> Generator[None, None, None]:
-    """A block that a stop waits for, and no other thread's block breaks into."""
-    with state.turn:
+def _in_turn(
+    state: EngineState, lock: Any, message: str
+) -> Generator[None, None, None]:
+    """A block that a stop waits for. What breaks in it because of one says so."""
+    with lock:
         if state.stop is not None:
             raise refusal(state.stop, message)
-        yield
-
-
-@contextlib.contextmanager
-def _undisturbed(state: EngineState, message: str) -> Generator[None, None, None]:
-    """The same, and Ctrl-C comes when it is over.
-
-    What runs in it is a scheduler, a model and their bookkeeping: left half way, the
-    engine would compute nonsense for whoever asks next. A program that has a handler
-    of its own for SIGINT keeps it, and answers for what that does.
-    """
-    with _in_turn(state, message), _interrupts_later():
-        yield
+        state.inside += 1
+        try:
+            yield
+        except EngineShutdownError:
+            raise
+        except Exception as error:
+            if state.stop is None:
+                raise
+            raise refusal(state.stop, message) from error
+        finally:
+            state.inside -= 1
 
 
 @contextlib.contextmanager
 def _interrupts_later() -> Generator[None, None, None]:
+    """A block in which Ctrl-C waits until it is over; a second one does not.
+
+    What runs in it is a scheduler, a model and their bookkeeping, or a message of many
+    parts: left half way, the engine would compute nonsense for whoever asks next. A
+    program that has a handler of its own for SIGINT keeps it, and answers for what that
+    does.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -196,12 +210,15 @@ def _interrupts_later() -> Generator[None, None, None]:
 
     def note(number: int, frame: FrameType | None) -> None:
         nonlocal came
+        if came:
+            signal.default_int_handler(number, frame)
         came = True
 
     signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if came:
             raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Generator
 from typing import Any
@@ -79,22 +80,27 @@ class LLMEngineStop:
     def end_requests(self) -> Generator[None, None, Detail]:
         """Ends the call that may be under way in another thread, and what it ran."""
         yield from ()  # there is no loop to be held
-        queue = getattr(self.client, "outputs_queue", None)
-        if queue is not None:
-            queue.put_nowait(shutdown_error(ENDED))
+        core_client.wake_reader(self.client, shutdown_error(ENDED))
         core_client.fail_utility_calls(self.client, shutdown_error(ENDED))
         # A model that computes in this process cannot be told to stop half way.
-        if not self.state.turn.acquire(timeout=self.stop.budget.allot(Phase.CORE)):
-            return "a call is under way and does not end"
-        try:
+        with self._alone():
+            if self.state.inside:
+                return "a call is under way and does not end"
             left = self._requests()
             if left:
                 self.processor.abort_requests(left, internal=True)
                 core_client.abort_in_core(self.client, left)
             self.stop.requests.aborted += len(left)
-        finally:
-            self.state.turn.release()
         return f"{len(left)} ended"
+
+    @contextlib.contextmanager
+    def _alone(self) -> Generator[None, None, None]:
+        """Waits until nobody steps or adds a request, as long as there is time."""
+        with contextlib.ExitStack() as stack:
+            for lock in (self.state.turn, self.state.door):
+                if lock.acquire(timeout=self.stop.budget.allot(Phase.CORE)):
+                    stack.callback(lock.release)
+            yield
 
     def cancel_handler(self) -> Detail:
         return None  # there is none
@@ -103,7 +109,11 @@ class LLMEngineStop:
         if self.client is None:
             return None
         if core_client.is_in_process(self.client):
-            return in_process.stop(self.client)
+            # vLLM's own, for an engine that is collected: it frees compiled code.
+            finalizer = vars(self.engine).get("_finalizer")
+            if finalizer is not None:
+                finalizer()
+            return in_process.stop(self.client, in_use=bool(self.state.inside))
         stop = self.stop
         core_client.refuse_calls(self.client, lambda: refusal(stop, ENDED))
         grace = 0.0 if stop.mode is Mode.KILL else seconds
@@ -123,7 +133,7 @@ class LLMEngineStop:
         release_for(self.processes)
         if not core_client.is_in_process(self.client):
             self.context.result_in_time(self.stop.budget.allot(Phase.RELEASE))
-        claims.settle()
+        claims.settle([*self.state.files, *made_by(self.processes)])
         close_parts(self.engine, _PARTS)
         self.client = self.processor = None
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import multiprocessing.process
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -157,6 +158,9 @@ def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
     """
     import vllm.envs as envs
 
+    me = os.getpid()
+    if any(getattr(one, "_parent_pid", me) != me for one in worker_procs):
+        return  # a forked child has inherited the object: they are its parent's
     grace = float(envs.VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS)
     more = TERMINATE_SECONDS
     tie = child.current()

@@ -20,6 +20,7 @@ import stat
 import sys
 import tempfile
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 from .. import settings
@@ -106,13 +107,19 @@ class Claims:
             self._file = self._path = None
             self._paths.clear()
 
-    def settle(self) -> None:
-        """Ends the list if nothing of it is left; the next thing begins another.
+    def settle(self, paths: Collection[str]) -> None:
+        """Notes that ``paths`` are done with; without another one the list ends.
 
-        A program whose engine is closed may go on for days, or end by a signal.
+        A program whose engine is closed may go on for days, or end by a signal. What
+        it makes next begins another list.
         """
         with self._lock:
-            if not any(os.path.lexists(path) for path in self._paths):
+            self._paths = [
+                path
+                for path in self._paths
+                if path not in paths or os.path.lexists(path)
+            ]
+            if not self._paths:
                 self.withdraw()
 
     def _open(self) -> None:

@@ -93,6 +93,19 @@ ENGINE: tuple[Seam, ...] = (
         needs=("AsyncLLM.shutdown",),
     ),
     Seam(
+        name="AsyncMPClient._call_utility_async",
+        targets=("vllm.v1.engine.core_client:AsyncMPClient._call_utility_async",),
+        how=How.WRAP,
+        make=f"{_OURS}.core_client:make_call_utility",
+        why="In a second asyncio.run a call such as sleep() waits for ever: its answer "
+        "would come on the loop of the first.",
+        reference="vllm#24885",
+        until="vLLM reads from its core on the loop that is running",
+        guard=Guard(
+            parameters=("self", "method", "engine"), reads=("utility_results",)
+        ),
+    ),
+    Seam(
         name="OutputProcessor.propagate_error",
         targets=("vllm.v1.engine.output_processor:OutputProcessor.propagate_error",),
         how=How.WRAP,
