@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import signal
 import sys
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,16 +16,13 @@ from ..core.exchange import current_exchange
 from ..core.files import ledger
 from ..core.mode import Mode
 from ..core.report import ShutdownReport
-from ..core.trigger import Trigger
 from ..errors import DIED, ENDED, REFUSED, EngineShutdownError
 from ..starting import start
-from ..tree.home import home
-from ..tree.member import Member
-from . import async_llm_loop, core_client, output_processor
+from . import async_llm_loop, output_processor
 from .async_llm_run import ashutdown, shutdown, start_from_outside
 from .engine_state import state_of
 from .exceptions import refusal, shutdown_error
-from .live import live
+from .live import answer_for, live
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -131,29 +126,9 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
             original(self, *args, **kwargs)
         start.reached("the application starts")
         live.add(self, shutdown)
-        here, client = home(), getattr(self, "engine_core", None)
-        for process in core_client.processes(client):
-            if here is not None:
-                decide = functools.partial(_decide, weakref.ref(self))
-                here.record(process.pid).decide = decide
+        answer_for(self, start_from_outside)
 
     return init_method
-
-
-def _decide(engine: weakref.ref[Any], member: Member, number: int) -> bool:
-    """What a signal to a core or a worker of an engine in a program means.
-
-    Ctrl-C goes to the whole group, and what it means is the program's to say. A
-    SIGTERM to the child alone stops the engine that it belongs to, in order.
-    """
-    if number == signal.SIGINT:
-        return True
-    there = engine()
-    if there is None:
-        return False
-    logger.info("[shutdown] %s received SIGTERM: its engine stops", member)
-    start_from_outside(there, Trigger.signal(number, str(member)))
-    return True
 
 
 def make_add_request(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,8 +21,12 @@ from ..core.budget import Budget
 from ..core.mode import Mode
 from ..core.stop import Stop
 from ..core.trigger import Trigger
+from ..tree.home import home
+from ..tree.member import Member
 from . import core_client
 from .engine_state import state_of
+
+logger = logging.getLogger("vllm.ashutdown")
 
 
 class LiveEngines:
@@ -57,6 +63,35 @@ class LiveEngines:
         for engine in list(self._close):
             _forsake(engine)
         self._close.clear()
+
+
+def answer_for(engine: Any, stop: Callable[[Any, Trigger], None]) -> None:
+    """Has an engine in a program say what a signal to one of its processes means.
+
+    Ctrl-C goes to the whole group, and what it means is the program's to say. A SIGTERM
+    to one process alone stops the engine that it belongs to, in order.
+
+    Args:
+        engine: It is not kept alive.
+        stop: Begins that stop, and does not wait. It is called on the thread that
+            listens to children.
+    """
+    there = weakref.ref(engine)
+
+    def decide(member: Member, number: int) -> bool:
+        if number == signal.SIGINT:
+            return True
+        living = there()
+        if living is None:
+            return False
+        logger.info("[shutdown] %s received SIGTERM: its engine stops", member)
+        stop(living, Trigger.signal(number, str(member)))
+        return True
+
+    here = home()
+    for process in core_client.processes(getattr(engine, "engine_core", None)):
+        if here is not None:
+            here.record(process.pid).decide = decide
 
 
 def _forsake(engine: Any) -> None:

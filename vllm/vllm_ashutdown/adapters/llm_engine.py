@@ -12,7 +12,6 @@ import logging
 import signal
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Any
@@ -26,12 +25,10 @@ from ..core.report import ShutdownReport
 from ..core.stop import Stop
 from ..core.trigger import Trigger
 from ..errors import ENDED, REFUSED, EngineShutdownError
-from ..tree.home import home
-from ..tree.member import Member
 from . import core_client
 from .engine_state import EngineState, state_of
 from .exceptions import refusal
-from .live import live
+from .live import answer_for, live
 from .llm_engine_stop import LLMEngineStop
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -46,34 +43,15 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
         with ledger.making() as state_of(self).files:
             original(self, *args, **kwargs)
         live.add(self, shutdown)
-        here, client = home(), getattr(self, "engine_core", None)
-        for process in core_client.processes(client):
-            if here is not None:
-                decide = functools.partial(_decide, weakref.ref(self))
-                here.record(process.pid).decide = decide
+        answer_for(self, _shut_down_beside)
 
     return init_method
 
 
-def _decide(engine: weakref.ref[Any], member: Member, number: int) -> bool:
-    """What a signal to a process of an engine in a program means.
-
-    Ctrl-C is the program's, which will say what it means. A SIGTERM to one process
-    alone stops the engine that it belongs to.
-    """
-    if number == signal.SIGINT:
-        return True
-    there = engine()
-    if there is None:
-        return False
-    logger.info("[shutdown] %s received SIGTERM: its engine stops", member)
+def _shut_down_beside(engine: Any, trigger: Trigger) -> None:
     threading.Thread(
-        target=shutdown,
-        args=(there, Trigger.signal(number, str(member))),
-        name="vllm-ashutdown",
-        daemon=True,
+        target=shutdown, args=(engine, trigger), name="vllm-ashutdown", daemon=True
     ).start()
-    return True
 
 
 def make_shutdown(original: None) -> Callable[..., Any]:
