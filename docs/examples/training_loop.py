@@ -12,7 +12,7 @@ import torch
 
 from vllm import LLM, SamplingParams
 
-PROMPTS = ["Count on from 417", "Count on from 20"]
+PROMPTS = ["Count on from 417", "Count on from 120"]
 
 
 def rollout(model: str) -> list[str]:
