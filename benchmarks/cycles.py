@@ -44,7 +44,11 @@ LAST = 5
 """Cycles over which that is looked at."""
 
 PROMPT, TOKENS = "Count on from 417", 16
-ENGINE: dict[str, Any] = {"enforce_eager": True, "num_gpu_blocks_override": 1024}
+ENGINE: dict[str, Any] = {
+    "enforce_eager": True,
+    "num_gpu_blocks_override": 1024,
+    "gpu_memory_utilization": 0.5,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,8 @@ class Server:
         arguments = [
             *(*self._command, "serve", str(tiny_model()), "--served-model-name", MODEL),
             *("--enforce-eager", "--worker-cls", pace.WORKER),
+            # vLLM wants that share of a memory node to be free, by default nearly all.
+            *("--gpu-memory-utilization", "0.5"),
             # Room for 16 of the longest requests. A cache of a gigabyte would be filled
             # with zeros by each start, and taken back page by page by each stop.
             *("--num-gpu-blocks-override", "1024", *self._options),

@@ -33,7 +33,10 @@ def make_engine() -> AsyncLLM:
     """The tiny model, as a program would make it."""
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs(
-            model=str(tiny_model()), enforce_eager=True, worker_cls=pace.WORKER
+            model=str(tiny_model()),
+            enforce_eager=True,
+            worker_cls=pace.WORKER,
+            gpu_memory_utilization=0.5,  # by default a memory node must be nearly empty
         )
     )
 

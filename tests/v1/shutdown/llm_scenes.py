@@ -31,6 +31,7 @@ def make() -> LLM:
         str(tiny_model()),
         enforce_eager=True,
         num_gpu_blocks_override=1024,
+        gpu_memory_utilization=0.5,  # by default a memory node must be nearly empty
     )
 
 
