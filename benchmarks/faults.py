@@ -2,6 +2,7 @@
 
     python benchmarks/faults.py --runs 60 --seed 7
     python benchmarks/faults.py --seed 7 --only 23       # that one again
+    python benchmarks/faults.py --runs 140 --stand-in    # without vLLM, in minutes
 
 A fault is a signal to one process, or to all of them, of a server of some shape, at
 some moment: while it starts, serves, drains or stops. The seed and the number draw it,
@@ -21,7 +22,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,17 +35,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
 from benchmarks.shard import Shard
+from tests import stand_in
 from tests.clients import CUT, TYPED, WHOLE, Answer, Clients
 from tests.server import Server
-from tests.topologies import TOPOLOGIES
+from tests.stand_in import StandIn
+from tests.topologies import TOPOLOGIES, Topology
 from vllm_ashutdown import settings
 from vllm_ashutdown.core.reclaim import Verdict, reclaim
 
-STREAMS = 6
 DRAIN_SECONDS = 5
-START_SECONDS = 30.0
-"""Within which the moments of a start are drawn."""
-
 STOP_SECONDS = 4.0
 """The teardown reserve of every server here."""
 
@@ -52,8 +51,30 @@ MORE_SECONDS = 2.0
 """What the machine may take on top of the budget, for the exits themselves."""
 
 MOMENTS = ("start", "serving", "draining", "stopping")
-SHAPES = ("one", "one", "tp2", "dp2", "api2")
 TOP, GROUP = "the top", "all of them"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Of servers.
+
+    Attributes:
+        make: What runs one.
+        shapes: Its shapes by name.
+        drawn: Of which these are drawn.
+        start_seconds: Within which the moments of a start are.
+        streams: How many requests each has in flight.
+    """
+
+    make: type[Server]
+    shapes: Mapping[str, Topology]
+    drawn: Sequence[str]
+    start_seconds: float
+    streams: int
+
+
+REAL = Kind(Server, TOPOLOGIES, ("one", "one", "tp2", "dp2", "api2"), 30.0, 6)
+STAND_IN = Kind(StandIn, stand_in.SHAPES, tuple(stand_in.SHAPES), 2.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +96,19 @@ class Fault:
     number: signal.Signals
 
     @classmethod
-    def draw(cls, seed: int, number: int) -> Fault:
+    def draw(cls, seed: int, number: int, servers: Kind = REAL) -> Fault:
         """The fault of that number."""
         lots = random.Random(f"{seed}/{number}")
-        shape, moment = lots.choice(SHAPES), lots.choice(MOMENTS)
-        kinds = [kind for kind in TOPOLOGIES[shape].kinds if kind != "launcher"]
+        shape, moment = lots.choice(servers.drawn), lots.choice(MOMENTS)
+        kinds = [kind for kind in servers.shapes[shape].kinds if kind != "launcher"]
         target = lots.choice([TOP, GROUP, *kinds])
         numbers = [signal.SIGTERM, signal.SIGINT]
         if target != GROUP:
             numbers.append(signal.SIGKILL)
         if target in ("EngineCore", "Worker"):
             numbers.append(signal.SIGSTOP)
-        longest = {"start": START_SECONDS, "stopping": 0.4}.get(moment, 1.0)
+        within = {"start": servers.start_seconds, "stopping": 0.4}
+        longest = within.get(moment, 1.0)
         return cls(
             shape, moment, lots.uniform(0, longest), target, lots.choice(numbers)
         )
@@ -126,13 +148,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the campaign; gives the exit code."""
     arguments = build_parser().parse_args(argv)
     console = Console()
+    servers = STAND_IN if arguments.stand_in else REAL
     numbers = arguments.shard.of(arguments.runs)
     if arguments.only is not None:
         numbers = range(arguments.only, arguments.only + 1)
     outcomes = []
     for number in numbers:
-        fault = Fault.draw(arguments.seed, number)
-        outcome = do(number, fault, arguments.logs)
+        fault = Fault.draw(arguments.seed, number, servers)
+        outcome = do(number, fault, servers, arguments.logs)
         outcomes.append(outcome)
         verdict = "; ".join(outcome.broken) or "as promised"
         console.print(
@@ -147,6 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
     if bad:
         again = f"--seed {arguments.seed} --only {bad[0]}"
+        again += " --stand-in" * arguments.stand_in
         console.print(f"{len(bad)} of {len(outcomes)} broken; the first again: {again}")
     else:
         console.print(f"{len(outcomes)} of {len(outcomes)} as promised")
@@ -168,11 +192,18 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--logs", type=Path, metavar="FOLDER", help="keep the logs of broken ones there"
     )
+    parser.add_argument(
+        "--stand-in",
+        action="store_true",
+        help="trees of real processes without vLLM in them, which start in a second",
+    )
     Shard.add_to(parser)
     return parser
 
 
-def do(number: int, fault: Fault, logs: Path | None = None) -> Outcome:
+def do(
+    number: int, fault: Fault, servers: Kind = REAL, logs: Path | None = None
+) -> Outcome:
     """Starts a server, does the fault to it, and judges."""
     began = time.monotonic()
     with ExitStack() as stack:
@@ -180,10 +211,10 @@ def do(number: int, fault: Fault, logs: Path | None = None) -> Outcome:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-"))
         )
         server = stack.enter_context(
-            Server(
+            servers.make(
                 directory,
                 *("--shutdown-timeout", str(drain_of(fault))),
-                topology=TOPOLOGIES[fault.shape],
+                topology=servers.shapes[fault.shape],
                 until_ready=fault.moment != "start",
                 environment={
                     settings.TEARDOWN_SECONDS.name: str(STOP_SECONDS),
@@ -191,7 +222,7 @@ def do(number: int, fault: Fault, logs: Path | None = None) -> Outcome:
                 },
             )
         )
-        with streams(server, fault) as answers:
+        with streams(server, fault, servers.streams) as answers:
             if fault.moment == "start":
                 time.sleep(max(0.0, began + fault.after - time.monotonic()))
             else:
@@ -220,15 +251,15 @@ def drain_of(fault: Fault) -> int:
 
 
 @contextmanager
-def streams(server: Server, fault: Fault) -> Iterator[list[Answer]]:
+def streams(server: Server, fault: Fault, count: int) -> Iterator[list[Answer]]:
     """Streams in flight, unless it only starts."""
-    if fault.moment == "start":
+    if fault.moment == "start" or not count:
         yield []
         return
     with Clients(server.address) as clients:
         calls = [
             clients.raw_stream("/v1/completions", start=100 * number)
-            for number in range(STREAMS)
+            for number in range(count)
         ]
         with clients.flowing(*calls) as answers:
             yield answers

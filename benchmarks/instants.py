@@ -3,25 +3,27 @@
     python benchmarks/instants.py --runs 100             # one SIGTERM each
     python benchmarks/instants.py --runs 30 --signals 3  # two more, 0.2 s apart
     python benchmarks/instants.py --shard 1/2            # and 2/2 beside it
+    python benchmarks/instants.py --runs 70 --signals 2 --stand-in  # without vLLM
 
 The first run is let come up, to know how long that takes; the others are signalled
 at instants spread evenly from the start of the process to a second after it is ready.
 Of ten, one is signalled in its teardown: once more, that is, since it was told to stop.
-The exit code is 1 if a run was not over within 2 s of its last signal, left something
-behind, wrote an error line, or left with another code than is documented: 0, or the
-signal's own before the package is loaded.
+The exit code is 1 if a run was not over within 2 s of its signal, or within 1 s of the
+last one where there are more, left something behind, wrote an error line, or left with
+another code than is documented: 0, or the signal's own before the package is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,17 +35,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
 from benchmarks.shard import Shard
+from tests import stand_in
 from tests.server import READY, Server
-from tests.topologies import TOPOLOGIES, Topology
+from tests.stand_in import StandIn
+from tests.topologies import TOPOLOGIES
 
 TEARDOWN_SECONDS = 0.4
 """Within which the signals into a teardown are spread."""
 
 PROMISED_SECONDS = 2.0
-"""From the last signal to the exit."""
+"""From the signal to the exit."""
+
+RAISED_SECONDS = 1.0
+"""From the last of several."""
 
 HANG_SECONDS = 15.0
 """What has not left by then hangs, and is killed."""
+
+Make = Callable[..., Server]
 
 _STAGE = re.compile(r"\[shutdown\] .* while (.*): the start ends here")
 
@@ -71,13 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the campaign; gives the exit code."""
     arguments = build_parser().parse_args(argv)
     console = Console()
-    topology = TOPOLOGIES[arguments.topology]
-    ready = seconds_to_ready(topology)
+    make = make_server(arguments)
+    ready = seconds_to_ready(make)
     console.print(f"ready after {ready:.1f} s", highlight=False)
     runs = []
     for number in arguments.shard.of(arguments.runs):
         first, *more = instants(number, arguments, ready)
-        run = signal_once(topology, first, more)
+        run = signal_once(make, first, more)
         runs.append(run)
         verdict = "; ".join(run.broken) or "every promise kept"
         console.print(
@@ -116,11 +125,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--topology",
         choices=sorted(TOPOLOGIES),
-        default="one",
-        help="the server's shape; default: one",
+        help="the server's shape; default: one, or api2 of the stand-ins",
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write every run there as well"
+    )
+    parser.add_argument(
+        "--stand-in",
+        action="store_true",
+        help="trees of real processes without vLLM in them, which start in a second",
     )
     Shard.add_to(parser)
     return parser
@@ -139,22 +152,32 @@ def instants(number: int, arguments: argparse.Namespace, ready: float) -> list[f
     return [(ready + 1) * (number + 0.5) / arguments.runs, *more]
 
 
-def seconds_to_ready(topology: Topology) -> float:
+def make_server(arguments: argparse.Namespace) -> Make:
+    """What begins a server of that shape, and does not wait for it."""
+    kind: type[Server] = StandIn if arguments.stand_in else Server
+    shapes = stand_in.SHAPES if arguments.stand_in else TOPOLOGIES
+    name = arguments.topology or next(iter(shapes))
+    if name not in shapes:
+        raise SystemExit(f"there is no stand-in of shape {name}: {', '.join(shapes)}")
+    return functools.partial(kind, topology=shapes[name], until_ready=False)
+
+
+def seconds_to_ready(make: Make) -> float:
     """How long a server takes to come up here."""
     with tempfile.TemporaryDirectory(prefix="instants-") as directory:
         began = time.monotonic()
-        with Server(Path(directory), topology=topology) as server:
+        with make(Path(directory), until_ready=True) as server:
             line = server.wait_for(READY, 0)
             assert line is not None
             return line.at - began
 
 
-def signal_once(topology: Topology, instant: float, gaps: Sequence[float]) -> Run:
+def signal_once(make: Make, instant: float, gaps: Sequence[float]) -> Run:
     """One server: begun, signalled at ``instant`` and after each gap, looked after."""
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="instants-") as directory,
-        Server(Path(directory), topology=topology, until_ready=False) as server,
+        make(Path(directory)) as server,
     ):
         time.sleep(max(0.0, began + instant - time.monotonic()))
         server.watch.look()
@@ -165,12 +188,13 @@ def signal_once(topology: Topology, instant: float, gaps: Sequence[float]) -> Ru
                 at = server.signal(signal.SIGTERM)
         end = server.wait(HANG_SECONDS)
         seconds = end.at - at
+        promised = RAISED_SECONDS if gaps else PROMISED_SECONDS
         return Run(
             instant=instant,
             stage=stage_of(server),
             code=end.code,
             seconds=seconds,
-            broken=broken_by(server, end.code, seconds),
+            broken=broken_by(server, end.code, seconds, promised),
         )
 
 
@@ -182,14 +206,16 @@ def stage_of(server: Server) -> str:
     return "serving" if "[shutdown]" in server.log else "before the package is loaded"
 
 
-def broken_by(server: Server, code: int | None, seconds: float) -> list[str]:
+def broken_by(
+    server: Server, code: int | None, seconds: float, promised: float
+) -> list[str]:
     """The promises that it broke."""
     broken = []
     if code is None:
         broken.append("hung")
     elif code != 0 and (code != -signal.SIGTERM or "[shutdown]" in server.log):
         broken.append(f"exit code {code}")
-    if code is not None and seconds > PROMISED_SECONDS:
+    if code is not None and seconds > promised:
         broken.append(f"took {seconds:.1f} s")
     return broken + server.error_lines()[:3] + server.leftovers()
 
