@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,11 +13,6 @@ import vllm_ashutdown
 from tests.life import Program
 
 vllm_ashutdown.register()
-
-# What a shell begins in the background ignores Ctrl-C, and so would whatever the tests
-# begin: many of them are about what it does.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -15,9 +15,11 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.tree.ear import Ear, Words, tell
+from vllm_ashutdown.core.files import ledger
 from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase, PhaseRecord
 from vllm_ashutdown.core.report import ProcessEnd, RequestCounts, ShutdownReport
@@ -112,6 +114,10 @@ def obey(ear: str, mine: Ear) -> None:
                 a_tie().report(words["signal"])
             case "send":
                 a_tie().send(words["message"])
+            case "make":
+                ledger.remember(words["path"])
+                Path(words["path"]).touch()
+                tell(ear, "made", pid=pid)
             case "on stop":
                 a_tie().on_stop(told)
             case "leave":

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.files import Kind, release, without_dead_tracker
 from ..inventory import PROBES, Owned
 from ..inventory import Process as Seen
-from .ending import below
+from .ending import LAST_WORDS_SECONDS, below
 from .home import home
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -71,6 +71,9 @@ def release_for(processes: Sequence[Any]) -> None:
     """
     if any(process.exitcode is None for process in processes):
         return
+    here = home()
+    if here is not None and processes:
+        here.caught_up(LAST_WORDS_SECONDS)  # of those that were killed
     for path, kind in made_by(processes).items():
         try:
             with without_dead_tracker():

@@ -180,8 +180,20 @@ class Child:
                 signal.signal(number, self._meanings.get(number, before) or 0)
 
     def tell_made(self, kind: str, path: str) -> None:
-        """Tells the parent what was made here under a name that outlives it."""
-        self.send({"is": "made", "kind": str(kind), "path": path})
+        """Tells all further up what was made here under a name that outlives it.
+
+        Each of them by itself: a parent that is halted, or killed a moment later, would
+        not pass it on, and nobody else would know the name.
+        """
+        words = {"is": "made", "kind": str(kind), "path": path}
+        self.send(words)
+        below, above = self.invitation.parent, self.invitation.above
+        while above is not None:
+            # Where that process is gone, this one is about to be.
+            with contextlib.suppress(OSError):
+                by_way_of = {"through": below.plain()}
+                _connect(above, "made", self.member, words | by_way_of).close()
+            below, above = above.parent, above.above
 
     def tell_leaving(self, code: int) -> None:
         """Tells the parent that all is given back here but memory. The last word."""
@@ -275,8 +287,11 @@ def arrive(invitation: Invitation, name: str) -> Child | None:
     return _Place.tie
 
 
-def _connect(invitation: Invitation, role: str, member: Member) -> socket.socket:
+def _connect(
+    invitation: Invitation, role: str, member: Member, words: Message | None = None
+) -> socket.socket:
     hello = {"is": role, "token": invitation.token, "member": member.plain()}
+    hello |= words or {}
     with contextlib.ExitStack() as opened:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened.enter_context(connection)

@@ -26,7 +26,7 @@ from ..core.claims import claims
 from . import child
 from .child import Invitation
 from .member import Member
-from .message import Message, receive, send
+from .message import Message, encode, receive, send
 from .part import Part
 from .reaping import reap_in_turn
 from .record import Decide, Record, default_decision
@@ -169,6 +169,24 @@ class Home:
         """
         return self._ended.get(pid)
 
+    def caught_up(self, seconds: float) -> bool:
+        """Waits until all is read that was said here before this was called.
+
+        Returns:
+            False if that takes longer than ``seconds``, or nobody reads.
+        """
+        if not self._watching or threading.current_thread() is self.thread:
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.settimeout(seconds)
+            try:
+                # It is sent off behind all who were at the door before it.
+                stranger.connect(self.invitation.address)
+                stranger.send(encode({"is": "wait"}))
+                return stranger.recv(1) == b""
+            except OSError:
+                return False
+
     # -- listening -------------------------------------------------------------
 
     def watch(self) -> None:
@@ -221,6 +239,10 @@ class Home:
         if hello is None or member is None:
             self._close(connection)
             return
+        if hello.get("is") == "made":
+            self._hear_of(hello)
+            self._close(connection)
+            return
         self._ended.pop(member.pid, None)  # an earlier one's, of the same pid
         if hello.get("is") != "talk":
             # A lifeline, of a child or of one further down: it is held, and says no
@@ -245,6 +267,14 @@ class Home:
             return Member.parse(hello.get("member"))
         except ValueError:
             return None
+
+    def _hear_of(self, hello: Message) -> None:
+        """What one further down has made: its own parent may not come to say so."""
+        try:
+            record = self._record_of(Member.parse(hello.get("through")))
+            self._take(record, hello)
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("[shutdown] a child said %r: %s", hello, error)
 
     def _hear(self, connection: socket.socket, record: Record) -> None:
         message = receive(connection)
@@ -279,10 +309,7 @@ class Home:
         elif kind == "made":
             kind, path = str(message["kind"]), str(message["path"])
             record.made[path] = kind
-            up = child.current()
-            if up is not None:
-                up.send(message)
-            else:
+            if child.current() is None:  # else the top has been told, too
                 claims.note(kind, path)
         elif kind == "ended":
             record.ended.append(message)
