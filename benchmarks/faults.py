@@ -299,7 +299,9 @@ def judged(
         asked_early = fault.moment == "start" and code in (-fault.number, 130)
         if code not in (0, None) and not asked_early:
             found.append(f"exit code {code}")
-        found += server.error_lines()[:2]
+        # Before the package is loaded it is Python that answers Ctrl-C, and loudly.
+        if not asked_early or "[shutdown]" in server.log:
+            found += server.error_lines()[:2]
     elif fault.number == signal.SIGKILL and fault.moment == "serving" and code == 0:
         found.append("exit code 0 for a death")
     for answer in answers:

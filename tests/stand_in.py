@@ -183,7 +183,10 @@ def _core(workers: int) -> None:
         _tie().means(number, leave)
     for rank in range(workers):
         begun += [_begin(_worker, Part.WORKER, f"Worker_TP{rank}")]
-    _sleep()
+    try:
+        _watch(begun)
+    finally:
+        end(begun, 0.0)  # as vLLM's executor does when one of them has died
 
 
 @_titled
