@@ -125,8 +125,10 @@ def attempt(case: Case, arm: str, number: int, timeout: int) -> Trial:
     except (RuntimeError, AssertionError) as error:
         # It did not start, or its streams did not flow: the machine's hour, or a fault
         # of the start. A campaign of a night does not end with it.
-        why = str(error).strip().splitlines() or [type(error).__name__]
-        return Trial(case, arm, number, failed=why[0], broken=[why[0]])
+        why = str(error).strip() or type(error).__name__
+        lines = why.splitlines()  # the end of its log comes behind the first
+        told = " ".join(dict.fromkeys((lines[0], lines[-1])))
+        return Trial(case, arm, number, failed=why, broken=[told])
 
 
 def _end(case: Case, arm: str, number: int, timeout: int) -> Trial:

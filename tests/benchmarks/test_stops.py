@@ -222,10 +222,11 @@ def test_the_floor_is_a_kill_of_a_server_without_the_plugin(fakes, monkeypatch):
 
 def test_a_server_that_does_not_start_does_not_end_the_campaign(fakes, monkeypatch):
     def fails(self):
-        raise RuntimeError("the server did not start:\nall of its log")
+        raise RuntimeError("the server did not start:\nall of\nits log")
 
     monkeypatch.setattr(fakes.server, "__enter__", fails)
     found = attempt(PLAIN, OURS, 1, 30)
-    assert found.broken == ["the server did not start:"]
+    assert found.broken == ["the server did not start: its log"]
+    assert "all of" in found.failed
     assert not found.hung
     assert not found.counts
