@@ -141,7 +141,7 @@ class FakeServer:
         return 0.45, []
 
     def error_lines(self):
-        return self.errors
+        return list(self.errors)
 
     def leftovers(self):
         return []
