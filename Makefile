@@ -1,7 +1,7 @@
 # Everything a contributor runs. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test matrix faults releases unit lint format clean distclean
+.PHONY: help setup demo test matrix faults releases smoke unit lint format clean distclean
 
 BIN := .venv/bin
 
@@ -35,6 +35,9 @@ faults: setup ## random faults to real servers, judged (FAULTS='--runs 60 --seed
 
 releases: setup ## every seam against the sources of every supported vLLM (a minute)
 	@$(BIN)/python benchmarks/releases.py $(RELEASES)
+
+smoke: setup ## a real server of every installable vLLM, stopped (SMOKE='--releases 0.31.0')
+	@$(BIN)/python benchmarks/smoke.py $(SMOKE)
 
 unit: setup ## the tests that start no vLLM (seconds)
 	@$(BIN)/python -m pytest tests -m 'not real' $(PYTEST_ARGS)

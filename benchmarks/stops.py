@@ -1,27 +1,29 @@
-"""Starts a real server again and again, stops it under load, and checks every stop.
+"""Stops real servers under load, stock's and ours in turns, and sets them side by side.
 
-    python benchmarks/stops.py --runs 20                # abort, the default of vLLM
-    python benchmarks/stops.py --runs 5 --timeout 30    # drain
-    python benchmarks/stops.py --runs 10 --stock        # vLLM without the plugin
+    python benchmarks/stops.py                   # all of it: hours
+    python benchmarks/stops.py --shapes one --streams 8 --modes abort --rounds 20
+    python benchmarks/stops.py --floor           # and how fast they can end at all
+    python benchmarks/stops.py --only ours       # without stock's beside it
 
-Each run is a new server with the tests' tiny model. The exit code is 1 if a run broke
-a promise: a hang, an exit code, a stream without its proper end, an error line, or
-something left behind. A campaign of stock vLLM is judged the same way but exits with 0:
-it promised nothing.
+A round starts a server of stock and one of ours for each case, with the same model and
+the same load, in turns who comes first. A case is a shape, the streams in flight, and a
+mode: abort, vLLM's default, or drain. With ``--floor`` a round also kills one server of
+each shape and load at once, and times it until the last of its processes is over:
+nothing ends faster.
+
+Every stop is judged: a hang, an exit code, a stream without its proper end, an error
+line, something left behind. The exit code is 1 if one of ours broke a promise; stock
+promised nothing. What is promised of times is held against them below the table, and
+is no part of the exit code: other programs on the machine have a say in it.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import signal
 import statistics
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -31,178 +33,208 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
-from tests.clients import LONG, TYPED, WHOLE, Clients
-from tests.server import Server
+from benchmarks.figures import FEWEST
+from benchmarks.output import add_json_to, count, table_of, write_json
+from benchmarks.shard import Shard
+from benchmarks.trial import (
+    ARMS,
+    DRAIN,
+    FLOOR,
+    MODES,
+    OURS,
+    SHAPES,
+    STOCK,
+    Case,
+    Trial,
+    attempt,
+)
+from benchmarks.verdicts import cases_of, times_of, verdicts
 
-HANG_SECONDS = 15.0
-"""After its drain time: what has not left by then hangs, and is killed."""
+STREAMS = (0, 1, 8, 64)
+DRAIN_SECONDS = 30
 
-DRAIN_TOKENS = 1000
-"""Of each stream where the server drains: some seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One start and stop.
-
-    Attributes:
-        code: The exit code; None for a hang.
-        seconds: From the signal to the exit.
-        after_last_byte: From the last byte of the last stream to the exit.
-        ends: How the streams ended, and how many so.
-        error_lines: Of the log.
-        leftovers: Processes, shared memory, temporary files, the port.
-        broken: The promises that it broke.
-    """
-
-    code: int | None
-    seconds: float
-    after_last_byte: float
-    ends: dict[str, int]
-    error_lines: list[str]
-    leftovers: list[str]
-    broken: list[str]
+Step = tuple[int, Case, str]
+"""A round, a case of it, and who ends that server."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the campaign; gives the exit code."""
     arguments = build_parser().parse_args(argv)
     console = Console()
-    runs: list[Run] = []
-    for number in range(1, arguments.runs + 1):
-        with console.status(f"run {number} of {arguments.runs}"):
-            run = stop_once(arguments.streams, arguments.timeout, arguments.stock)
-        runs.append(run)
-        verdict = "; ".join(run.broken) or "every promise kept"
-        console.print(
-            f"run {number}/{arguments.runs}: {run.seconds:.3f} s, {verdict}",
-            highlight=False,
-        )
-    mode = f"drain of {arguments.timeout} s" if arguments.timeout else "abort"
-    who = "stock vLLM" if arguments.stock else "vllm-ashutdown"
-    console.print(table_of(runs, f"{who}, {mode}, {arguments.streams} streams"))
-    console.print(summary_of(runs), highlight=False)
-    if arguments.json:
-        rows = [dataclasses.asdict(run) for run in runs]
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
-    return int(any(run.broken for run in runs) and not arguments.stock)
+    steps = list(plan(arguments))
+    trials: list[Trial] = []
+    try:
+        for number, (turn, case, arm) in enumerate(steps, 1):
+            where = f"{number}/{len(steps)}, round {turn}: {case}, {arm}"
+            with console.status(where):
+                trial = attempt(case, arm, turn, arguments.timeout)
+            trials.append(trial)
+            console.print(f"{where}: {line_of(trial)}", highlight=False, soft_wrap=True)
+            # Each time, so that a campaign which is cut short has not been for nothing.
+            write_json(arguments.json, [one.to_json() for one in trials])
+    except KeyboardInterrupt:
+        console.print(f"interrupted after {len(trials)} of {len(steps)}")
+    if trials:
+        console.print(times_table(trials))
+        console.print(ends_table(trials))
+        for verdict in verdicts(trials):
+            style = "red" if verdict.kept is False else ""
+            console.print(str(verdict), style=style, highlight=False, soft_wrap=True)
+        ours = [trial for trial in trials if trial.arm == OURS]
+        kept = sum(not trial.broken for trial in ours)
+        console.print(f"{kept} of {len(ours)} stops of ours kept every promise")
+    broken = any(trial.broken for trial in trials if trial.arm != STOCK)
+    return int(broken or len(trials) < len(steps))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="Stop a real server under load, again and again, and check each.",
-        epilog="Exit code: 0 if every promise held (or with --stock), else 1.",
+        description="Stop real servers under load, stock's and ours side by side.",
+        epilog="Exit code: 0 if every promise of ours held, else 1.",
     )
-    parser.add_argument("--runs", type=_count, default=20, help="default: 20")
     parser.add_argument(
-        "--streams", type=_count, default=8, help="in flight at the signal; default: 8"
+        "--shapes",
+        nargs="+",
+        choices=SHAPES,
+        default=list(SHAPES),
+        metavar="SHAPE",
+        help=f"of {', '.join(SHAPES)}; default: all",
+    )
+    parser.add_argument(
+        "--streams",
+        nargs="+",
+        type=_streams,
+        default=list(STREAMS),
+        metavar="N",
+        help=f"in flight at the signal; default: {' '.join(map(str, STREAMS))}",
+    )
+    parser.add_argument(
+        "--modes",
+        nargs="+",
+        choices=MODES,
+        default=list(MODES),
+        metavar="MODE",
+        help=f"of {', '.join(MODES)}; default: both",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=count,
+        default=FEWEST,
+        help=f"of all cases; default: {FEWEST}",
+    )
+    parser.add_argument(
+        "--only", choices=[STOCK, OURS], help="that one, with nothing beside it"
+    )
+    parser.add_argument(
+        "--floor",
+        action="store_true",
+        help="also kill servers at once: how fast they can end at all",
     )
     parser.add_argument(
         "--timeout",
-        type=int,
-        default=0,
+        type=count,
+        default=DRAIN_SECONDS,
         metavar="SECONDS",
-        help="vLLM's --shutdown-timeout: 0 (the default) aborts, more drains",
+        help=f"of a drain, vLLM's --shutdown-timeout; default: {DRAIN_SECONDS}",
     )
-    parser.add_argument(
-        "--stock", action="store_true", help="with the plugin switched off"
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every run there as well"
-    )
+    add_json_to(parser)
+    Shard.add_to(parser)
     return parser
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("give 1 or more")
-    return number
+def _streams(text: str) -> int:
+    return 0 if text == "0" else count(text)
 
 
-def stop_once(streams: int, timeout: int, stock: bool) -> Run:
-    """One server: started, loaded, signalled, looked after."""
-    environment = {"VLLM_ASHUTDOWN": "0"} if stock else {}
-    starts = [100 * number % 1000 for number in range(streams)]
-    tokens = DRAIN_TOKENS if timeout else LONG
-    with (
-        tempfile.TemporaryDirectory(prefix="stops-") as directory,
-        Server(
-            Path(directory),
-            *("--shutdown-timeout", str(timeout)),
-            environment=environment,
-        ) as server,
-        Clients(server.address) as clients,
-    ):
-        calls = [
-            clients.raw_stream("/v1/completions", start=start, tokens=tokens)
-            for start in starts
-        ]
-        with clients.flowing(*calls) as answers:
-            server.signal(signal.SIGTERM)
-            end = server.wait(timeout + HANG_SECONDS)
-        ends = Counter(answer.end for answer in answers)
-        proper = WHOLE if timeout else TYPED
-        broken = []
-        if end.hung:
-            broken.append("hung")
-        elif end.code != 0:
-            broken.append(f"exit code {end.code}")
-        if ends[proper] != streams:
-            broken.append(f"{streams - ends[proper]} streams without a proper end")
-        if server.error_lines():
-            broken.append(f"{len(server.error_lines())} error lines")
-        leftovers = server.leftovers()
-        if leftovers:
-            broken.append(f"{len(leftovers)} things left behind")
-        return Run(
-            code=end.code,
-            seconds=end.seconds,
-            after_last_byte=end.at - max(answer.last_byte_at for answer in answers),
-            ends=dict(ends),
-            error_lines=server.error_lines(),
-            leftovers=leftovers,
-            broken=broken,
-        )
+def plan(arguments: argparse.Namespace) -> Iterator[Step]:
+    """Every server of the campaign, or of its part, in order.
+
+    A case's arms stand beside each other, and in each round another one is the first.
+    """
+    cases = [
+        Case(shape, mode, streams)
+        for shape in arguments.shapes
+        for streams in arguments.streams
+        for mode in arguments.modes
+    ]
+    arms = [arguments.only] if arguments.only else [STOCK, OURS]
+    for number in arguments.shard.of(arguments.rounds * len(cases)):
+        turn, index = divmod(number, len(cases))
+        case = cases[index]
+        # A kill knows no mode: it is done once for all of them.
+        floored = arguments.floor and case.mode == arguments.modes[0]
+        own = [*arms, *([FLOOR] * floored)]
+        first = (turn + index) % len(own)
+        for arm in own[first:] + own[:first]:
+            yield turn + 1, case, arm
 
 
-def table_of(runs: Sequence[Run], title: str) -> Table:
-    """All runs, one a row."""
-    table = Table(title=title)
-    for heading in ("run", "exit", "seconds", "after last byte"):
-        table.add_column(heading, justify="right")
-    table.add_column("streams")
-    for heading in ("error lines", "left behind"):
-        table.add_column(heading, justify="right")
-    for number, run in enumerate(runs, 1):
-        table.add_row(
-            str(number),
-            "hung" if run.code is None else str(run.code),
-            f"{run.seconds:.3f}",
-            f"{run.after_last_byte:.3f}",
-            ", ".join(f"{count} {end[:60]}" for end, count in run.ends.items()),
-            str(len(run.error_lines)),
-            str(len(run.leftovers)),
-        )
-    return table
+def line_of(trial: Trial) -> str:
+    """What one trial has shown."""
+    verdict = "; ".join(trial.broken) or "as promised"
+    if trial.arm == FLOOR:
+        verdict = "; ".join(trial.broken) or "killed"
+    return f"{trial.seconds:.3f} s, {verdict}"
 
 
-def summary_of(runs: Sequence[Run]) -> str:
-    """The figures to quote: hangs are counted, and left out of the times."""
-    left = [run for run in runs if run.code is not None]
-    kept = sum(not run.broken for run in runs)
-    lines = [f"{kept} of {len(runs)} runs kept every promise"]
-    hung = len(runs) - len(left)
-    if hung:
-        lines.append(f"{hung} hung")
-    for name in ("seconds", "after_last_byte"):
-        figures = [getattr(run, name) for run in left]
-        if figures:
-            median, worst = statistics.median(figures), max(figures)
-            label = {"seconds": "signal to exit"}.get(name, "last byte to exit")
-            lines.append(f"{label}: median {median:.3f} s, worst {worst:.3f} s")
-    return "\n".join(lines)
+def times_table(trials: Sequence[Trial]) -> Table:
+    """A row a case: how long each arm took."""
+    headings = ["seconds to the exit", "stock", "worst", "ours", "worst", "floor"]
+    drains = any(trial.case.mode == DRAIN for trial in trials)
+    if drains:
+        headings += ["stock after last byte", "ours after last byte"]
+    rows = []
+    for case in cases_of(trials):
+        row = [str(case)]
+        for arm in ARMS:
+            seconds = times_of(trials, case, arm)
+            row.append(_median(seconds))
+            if arm != FLOOR:
+                row.append(f"{max(seconds):.3f}" if seconds else "-")
+        if drains:
+            after = case.mode == DRAIN
+            row += [
+                _median(times_of(trials, case, arm, "after_last_byte"))
+                if after
+                else "-"
+                for arm in (STOCK, OURS)
+            ]
+        rows.append(row)
+    return table_of("stops: times, medians unless said otherwise", headings, rows)
+
+
+def _median(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):.3f}" if seconds else "-"
+
+
+def ends_table(trials: Sequence[Trial]) -> Table:
+    """A row a case: what became of the servers and the streams of each arm."""
+    headings = ["all runs together"]
+    for arm in (STOCK, OURS):
+        headings += [f"{arm}: hung", "streams", "error lines", "left behind"]
+    rows = []
+    for case in cases_of(trials):
+        row = [str(case)]
+        for arm in (STOCK, OURS):
+            own = [one for one in trials if one.case == case and one.arm == arm]
+            stops = [one for one in own if not one.failed]
+            row += [
+                f"{sum(one.hung for one in stops)} of {len(stops)}",
+                streams_of(stops),
+                str(sum(len(one.error_lines) for one in stops)),
+                str(sum(len(one.leftovers) for one in stops)),
+            ]
+        rows.append(row)
+    return table_of("stops: what became of them", headings, rows)
+
+
+def streams_of(trials: Sequence[Trial]) -> str:
+    """How their streams ended, and how many so."""
+    ends: Counter[str] = Counter()
+    for trial in trials:
+        ends.update(trial.ends)
+    return ", ".join(f"{number} {end}" for end, number in ends.most_common()) or "-"
 
 
 if __name__ == "__main__":

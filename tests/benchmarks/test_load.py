@@ -34,7 +34,8 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 
 THE_SERVERS_OWN = (
     *("starting", "watchdog", "report_file", "reclaiming", "inventory", "http"),
-    *("core.stop", "core.order", "core.reclaim", "tree.stopping", "tree.belongings"),
+    *("core.stop", "core.order", "core.reclaim", "core.report", "core.phase"),
+    *("core.mode", "core.trigger", "tree.stopping", "tree.belongings"),
 )
 """Nothing in a core or a worker has a use for these, and they are dear."""
 

@@ -11,15 +11,14 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import InvalidSettingError
 
 logger = logging.getLogger("vllm.ashutdown")
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(NamedTuple):
     """One environment variable.
 
     Attributes:

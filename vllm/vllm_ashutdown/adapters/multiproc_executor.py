@@ -8,14 +8,12 @@ import multiprocessing.process
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
 from .. import register
 from ..core.files import Kind, ledger
 from ..core.memory import Span, give_back
-from ..core.report import ProcessEnd
 from ..process_exit import at_last, leaves_fast, run_and_leave, stop_collecting
 from ..seams import installer
 from ..tree import child
@@ -187,8 +185,9 @@ def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
                 code = leaving(process)
                 _wait_no_more(process)
             was_killed = process.pid in killed or code == -signal.SIGKILL
-            end = ProcessEnd(process.name, process.pid, code, was_killed)
-            tie.send({"is": "ended", "end": asdict(end)})
+            # As the fields of a ProcessEnd: its module is not needed here otherwise.
+            end = {"name": process.name, "pid": process.pid, "exitcode": code}
+            tie.send({"is": "ended", "end": end | {"killed": was_killed}})
 
 
 def _wait_no_more(process: Any) -> None:

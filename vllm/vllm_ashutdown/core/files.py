@@ -10,10 +10,9 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
 from multiprocessing import resource_tracker, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .claims import claims
 
@@ -137,8 +136,7 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-@dataclass(frozen=True, slots=True)
-class _Note:
+class _Note(NamedTuple):
     pid: int
     kind: str
     release: Callable[[], object] | None

@@ -14,7 +14,7 @@ from .phase import Outcome, Phase, PhaseRecord
 from .trigger import Trigger
 
 if TYPE_CHECKING:
-    # Cores and workers make a ProcessEnd; they have no use for the probes.
+    # Whoever reads a report of its processes alone has no use for the probes.
     from ..inventory import Row
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -27,10 +28,11 @@ def install(seams: Iterable[Seam]) -> None:
 
     A seam whose guard does not match is skipped with one warning.
     """
-    for seam in seams:
-        if seam.name not in _states:
-            _states[seam.name] = State.WAITING
-            _lay_in_time(seam)
+    with _following.all_at_once():
+        for seam in seams:
+            if seam.name not in _states:
+                _states[seam.name] = State.WAITING
+                _lay_in_time(seam)
 
 
 def state_of(seam: Seam) -> tuple[State, str]:
@@ -111,22 +113,52 @@ def _replace(seam: Seam, target: str, module: ModuleType) -> bool:
     else:
         setattr(holder, attribute, replacement)
     if holder is module and found is not None:
-        _follow(attribute, found, replacement)
+        _following.follow(attribute, found, replacement)
     _originals[seam.name] = found
     _states[seam.name] = State.LAID
     return True
 
 
-def _follow(name: str, found: Any, replacement: Any) -> None:
-    """Makes every module of vLLM that has imported ``found`` by name follow.
+class _Following:
+    """Makes modules of vLLM follow that have imported by name what is replaced.
 
-    A seam in the defining module alone would be looked past by all of them.
+    A seam in the defining module alone would be looked past by all of them. They are
+    looked for among thousands of modules, so for many seams at a time where it can be.
     """
-    for module_name in list(sys.modules):  # thousands, of which few are vLLM's
-        if module_name.startswith("vllm."):
-            module = sys.modules.get(module_name)
-            if isinstance(module, ModuleType) and vars(module).get(name) is found:
-                setattr(module, name, replacement)
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, Any, Any]] = []
+        self._held = 0
+
+    @contextmanager
+    def all_at_once(self) -> Iterator[None]:
+        """At the end of the block at the latest, all of them do."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self._catch_up()
+
+    def follow(self, name: str, found: Any, replacement: Any) -> None:
+        """Has each that knows ``found`` by ``name`` know ``replacement``."""
+        self._waiting.append((name, found, replacement))
+        if not self._held:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        for module_name, module in list(sys.modules.items()):
+            if module_name.startswith("vllm.") and isinstance(module, ModuleType):
+                names = vars(module)
+                for name, found, replacement in waiting:
+                    if names.get(name) is found:
+                        setattr(module, name, replacement)
+
+
+_following = _Following()
 
 
 def _skip(seam: Seam, reason: str) -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..exit_code import ExitCode
 from . import lifeline
@@ -37,8 +37,7 @@ PARENT_SECONDS = 0.5
 Meaning = Callable[[int, FrameType | None], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Invitation:
+class Invitation(NamedTuple):
     """Where a child finds its parent.
 
     Attributes:
@@ -54,7 +53,7 @@ class Invitation:
     above: Invitation | None = None
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class Allowance:
     """What the parent leaves this process for its stop.
 

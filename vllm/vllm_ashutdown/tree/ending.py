@@ -9,12 +9,14 @@ import signal
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..core.report import ProcessEnd
 from .handle import handles, ready
 from .home import Home, home
 from .member import Member
+
+if TYPE_CHECKING:
+    from ..core.report import ProcessEnd
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -228,6 +230,9 @@ def below(process: Any) -> list[Member]:
 
 def ends_of(process: Any, killed: set[int]) -> list[ProcessEnd]:
     """How ``process`` ended, and how those below it did."""
+    # Whoever has children that have children has it already; a core, a worker does not.
+    from ..core.report import ProcessEnd
+
     ends = [
         ProcessEnd(process.name, process.pid, process.exitcode, process.pid in killed)
     ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .handle import ready
 
@@ -13,8 +12,7 @@ _THREADS_FIELD, _START_FIELD = 17, 19
 """Of /proc/PID/stat, counted from behind the name, which may hold anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A process and who it is.
 
     Attributes:
@@ -52,7 +50,7 @@ class Member:
 
     def plain(self) -> dict[str, Any]:
         """For a message."""
-        return asdict(self)
+        return self._asdict()
 
     @property
     def alive(self) -> bool:

@@ -19,7 +19,7 @@ shall mean what it means in vLLM.
 """
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Record:
     """What is known of one child.
 
