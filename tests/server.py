@@ -245,6 +245,16 @@ class Server:
             except (OSError, HTTPException):
                 return None, ""
 
+    def shown(self) -> dict[str, float]:
+        """What ``/metrics`` says of a stop: names and labels, without what all have."""
+        prefix = "vllm:shutdown_"
+        lines = [one.rpartition(" ") for one in self.get("/metrics")[1].splitlines()]
+        return {
+            name.removeprefix(prefix): float(value)
+            for name, _, value in lines
+            if name.startswith(prefix)
+        }
+
     def until_running(self, count: int, seconds: float = 60.0) -> None:
         """Returns when the engine itself says that it runs `count` requests."""
         deadline = time.monotonic() + seconds

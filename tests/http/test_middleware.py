@@ -204,10 +204,13 @@ async def test_a_websocket_meets_a_closed_gate():
 
 
 async def test_each_refusal_counts():
-    client = Client(App(), closed())
+    client, heard = Client(App(), closed()), []
+    client.gate.changed = lambda: heard.append(client.gate.refused)
     for _ in range(3):
         await client()
+    await client("GET", "/health")
     assert client.gate.refused == 3
+    assert heard == [1, 2, 3]
 
 
 async def test_what_was_let_in_runs_on_when_the_gate_closes():

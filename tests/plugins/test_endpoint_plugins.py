@@ -101,17 +101,29 @@ async def test_the_signal_that_comes_then_finds_nothing_in_flight(
     assert report.seconds < 5
 
 
-async def test_ten_at_once_join_one_drain(server, core):
+async def test_ten_at_once_join_one_drain(server, core, monkeypatch):
+    preparation, here = server.app.state.ashutdown_preparation, asyncio.Semaphore(0)
+    drain = preparation.drain
+
+    async def counted(seconds: float) -> Any:
+        here.release()
+        return await drain(seconds)
+
+    monkeypatch.setattr(preparation, "drain", counted)
     stream, _ = await server.stream()
-    with said("drain prepared") as event:
-        asked = [asyncio.create_task(server.client.post("/drain")) for _ in range(10)]
-        await asyncio.wait_for(event.wait(), 20)
+    asked = [asyncio.create_task(server.client.post("/drain")) for _ in range(10)]
+    for _ in asked:
+        await asyncio.wait_for(here.acquire(), 20)
+    await server.client.get("/drain")  # behind all of them, so they wait
+    assert not any(one.done() for one in asked)
     core.finish_all()
+    await stream
+    ended = time.monotonic()
     answers = await asyncio.gather(*asked)
+    assert time.monotonic() - ended < SOON
     assert [one.status_code for one in answers] == [200] * 10
     again = await server.client.post("/drain")
     assert (again.status_code, again.json()["phase"]) == (200, "prepare")
-    await stream
 
 
 async def test_its_time_can_be_out_and_the_stream_runs_on(server, core):

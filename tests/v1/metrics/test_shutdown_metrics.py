@@ -116,6 +116,18 @@ async def test_a_prepared_drain_is_seen_and_one_that_is_taken_back_is_over(core)
         await stream
 
 
+async def test_of_several_servers_each_writes_down_whom_it_has_turned_away(
+    core, tmp_path, monkeypatch
+):
+    # Another one of them may be asked, and reads what stands there.
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    before = counts()["refused"]
+    async with served(make_engine(core, 30), DrainEndpoint()) as server:
+        assert (await server.client.post("/drain")).status_code == 200
+        assert (await server.client.post(TOKENS)).status_code == 503
+        assert counts()["refused"] == before + 1, "and nobody has asked this one"
+
+
 async def test_an_engine_that_is_made_later_does_not_cost_a_server_its_metrics(core):
     async with served(make_engine(core, 30)) as server:
         unregister_vllm_metrics()  # as vLLM does for each

@@ -14,6 +14,7 @@ from tests.server import Server
 from tests.tiny_model import counts, numbers
 from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase
+from vllm_ashutdown.telling.metrics import KINDS
 
 pytestmark = pytest.mark.real
 
@@ -50,6 +51,7 @@ def test_streams_run_to_their_end_and_late_requests_are_refused(
             ) as late:
                 pass
             statuses = [server.get(path)[0] for path in ("/health", "/metrics")]
+            shown = server.shown()
             in_the_drain = not any(answer.over.is_set() for answer in answers)
             server.brake.release()
             end = server.wait(60)
@@ -86,3 +88,13 @@ def test_streams_run_to_their_end_and_late_requests_are_refused(
     assert report.requests.aborted == 0
     # The two late ones. Who asks for /health is no request that was turned away.
     assert report.requests.refused == 2
+
+    # What was read in the drain is what the report says of the time until then.
+    assert shown['phase{phase="drain"}'] == 1
+    assert shown["requests_in_flight"] == STREAMS
+    assert 0 < shown["remaining_seconds"] <= 40
+    assert [shown[f'requests_total{{kind="{kind}"}}'] for kind in KINDS] == [0, 0, 2]
+    for record in report.phases:
+        over = record.phase in (Phase.ANNOUNCE, Phase.ADMISSION)
+        name = f'phase_seconds{{phase="{record.phase}"}}'
+        assert shown.get(name) == (record.spent if over else None)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from tests.clients import WHOLE, Clients
 from tests.pace import tokens_for
 from tests.server import Server
 from tests.topologies import TOPOLOGIES
+from vllm_ashutdown.telling.metrics import KINDS
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from tests.otlp import Receiver
@@ -25,28 +27,24 @@ pytestmark = [pytest.mark.real, pytest.mark.matrix]
 
 COMPLETIONS = "/v1/completions"
 STREAMS = 4
+ASKED = 10
 TOKENS = tokens_for(2)
 
 # Promised are 0.2 s; here clients, server and test share the machine.
 ANSWER_SECONDS = 1.0
 
 
-def ask(server: Server, method: str, path: str) -> tuple[int, dict[str, object], float]:
+def ask(
+    server: Server, method: str, path: str, sent: threading.Semaphore | None = None
+) -> tuple[int, dict[str, object], float]:
     """Status, answer, and when it was there."""
     with contextlib.closing(server.address.connection(60)) as connection:
         connection.request(method, path)
+        if sent is not None:
+            sent.release()
         response = connection.getresponse()
-        return response.status, json.loads(response.read()), time.monotonic()
-
-
-def metrics(server: Server) -> dict[str, float]:
-    prefix = "vllm:shutdown_"
-    lines = [one.rpartition(" ") for one in server.get("/metrics")[1].splitlines()]
-    return {
-        name.removeprefix(prefix): float(value)
-        for name, _, value in lines
-        if name.startswith(prefix)
-    }
+        body, at = response.read(), time.monotonic()
+        return response.status, json.loads(body), at
 
 
 @pytest.mark.parametrize("shape", ["one", "api2"])
@@ -71,7 +69,9 @@ def test_a_prepared_drain_leaves_the_signal_nothing_to_wait_for(
     with (
         contextlib.closing(receiver),
         contextlib.closing(manager),
-        ThreadPoolExecutor() as threads,
+        # By default there are fewer of them than that on a small machine: some would
+        # only ask when others have their answer, and that is what would be timed.
+        ThreadPoolExecutor(ASKED) as threads,
     ):
         server = serve(*options, environment=environment, topology=topology)
         assert ask(server, "GET", "/drain")[1]["phase"] == "serving"
@@ -82,11 +82,14 @@ def test_a_prepared_drain_leaves_the_signal_nothing_to_wait_for(
             ]
             server.brake.pull()
             with clients.flowing(*calls) as answers:
+                sent = threading.Semaphore(0)
                 asked = [
-                    threads.submit(ask, server, "POST", "/drain") for _ in range(10)
+                    threads.submit(ask, server, "POST", "/drain", sent)
+                    for _ in range(ASKED)
                 ]
+                assert all(sent.acquire(timeout=20) for _ in asked)
                 assert server.wait_for("drain prepared", 20, topology.api_servers)
-                shown = metrics(server)
+                shown = server.shown()
                 health = server.get("/health")[0]
                 with clients.in_flight(clients.raw(COMPLETIONS)) as late:
                     pass
@@ -96,8 +99,10 @@ def test_a_prepared_drain_leaves_the_signal_nothing_to_wait_for(
         last_byte = max(answer.last_byte_at for answer in answers)
         after = max(at for _, _, at in drained) - last_byte
         figure("from last byte to the hook's answer", after)
+        shown_then = server.shown()
         server.signal(signal.SIGTERM)
         end = server.wait(60)
+        spans = receiver.come()  # before the process has ended, and not behind it
         figure("from signal to exit, drained before", end.seconds)
 
         assert server.faults(end) == []
@@ -111,6 +116,12 @@ def test_a_prepared_drain_leaves_the_signal_nothing_to_wait_for(
         requests = server.report.requests
         assert (requests.completed, requests.aborted) == (STREAMS, 0)
         assert requests.refused == 1
+        # Nothing was let in any more: what was read then is what the report says.
+        assert shown_then['phase{phase="prepare"}'] == topology.api_servers
+        assert shown_then["requests_in_flight"] == 0
+        for kind in KINDS:
+            counted = shown_then[f'requests_total{{kind="{kind}"}}']
+            assert counted == getattr(requests, kind)
 
         messages = []
         with contextlib.suppress(BlockingIOError):
@@ -119,10 +130,9 @@ def test_a_prepared_drain_leaves_the_signal_nothing_to_wait_for(
         assert messages[0].startswith("STOPPING=1\nEXTEND_TIMEOUT_USEC=")
         assert messages[-1].startswith("STATUS=stopped: signal SIGTERM, drain")
 
-        spans = []
-        while [one.name for one in spans].count("shutdown") < topology.api_servers:
-            spans += receiver.spans()
-        for root in (one for one in spans if one.name == "shutdown"):
+        roots = [one for one in spans if one.name == "shutdown"]
+        assert len(roots) == topology.api_servers
+        for root in roots:
             below = {
                 one.name.removeprefix("shutdown.")
                 for one in spans

@@ -14,6 +14,8 @@ from tests.server import Server
 from tests.tiny_model import counts, numbers
 from tests.topologies import ONE, TOPOLOGIES, Topology
 from vllm_ashutdown.core.mode import Mode
+from vllm_ashutdown.core.phase import Phase
+from vllm_ashutdown.telling.metrics import KINDS
 
 pytestmark = [
     pytest.mark.real,
@@ -98,6 +100,10 @@ def test_a_drain_lets_every_stream_come_to_its_end(
         server.brake.pull()
         with clients.flowing(*calls) as answers:
             server.signal(signal.SIGTERM)
+            # Each says so when it drains; whichever is asked then speaks for all.
+            assert server.wait_for("admission done", 20, topology.api_servers)
+            shown = server.shown()
+            in_the_drain = not any(answer.over.is_set() for answer in answers)
             server.brake.release()
             end = server.wait(45)
 
@@ -112,6 +118,15 @@ def test_a_drain_lets_every_stream_come_to_its_end(
     assert (report.mode, report.final_mode) == (Mode.DRAIN, Mode.DRAIN)
     assert report.clean
     assert report.requests.completed == STREAMS
+
+    assert in_the_drain, "the streams were too short to prove anything"
+    assert shown['phase{phase="drain"}'] == topology.api_servers
+    assert shown["requests_in_flight"] == STREAMS
+    assert [shown[f'requests_total{{kind="{kind}"}}'] for kind in KINDS] == [0, 0, 0]
+    spent = {record.phase: record.spent for record in report.phases}
+    for phase in (Phase.ANNOUNCE, Phase.ADMISSION):
+        # The report's is of all together, from the first begin to the last end.
+        assert 0 < shown[f'phase_seconds{{phase="{phase}"}}'] <= spent[phase]
 
 
 def _kinds(server: Server) -> dict[str, int]:

@@ -55,7 +55,7 @@ def _show(app: Any, state: EngineState, preparation: Preparation, gate: Gate) ->
     )
     if os.environ.get(VARIABLE):
         # Another server may be asked, and reads what this one wrote last.
-        state.tally.changed = _once_a_turn(meter.refresh)
+        state.tally.changed = gate.changed = _once_a_turn(meter.refresh)
     router = app.router
     router.middleware_stack = Before(
         router.middleware_stack, METRICS_PATH, meter.before_a_look

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..core.tally import Tally
 
 
@@ -15,6 +17,7 @@ class Gate:
             their last byte.
         closed: No request is let in any more.
         refused: How many were refused.
+        changed: Called whenever one more is, where somebody wants to know.
     """
 
     def __init__(self, tally: Tally, retry_after: int) -> None:
@@ -23,10 +26,17 @@ class Gate:
         self.retry_after = retry_after
         self.closed = False
         self.refused = 0
+        self.changed: Callable[[], None] | None = None
 
     def close(self) -> None:
         """Lets nothing in from now on."""
         self.closed = True
+
+    def refuse(self) -> None:
+        """Counts one more that is turned away."""
+        self.refused += 1
+        if self.changed is not None:
+            self.changed()
 
     def open(self) -> None:
         """Lets everything in again, and forgets whom it has refused."""

@@ -51,7 +51,8 @@ class ShutdownMiddleware:
             if self.gate.closed and (
                 not reading or path.rstrip("/").endswith(READINESS_PATHS)
             ):
-                self.gate.refused += not reading  # a probe is no request
+                if not reading:  # a probe is no request
+                    self.gate.refuse()
                 await self._send_error(dialect_of(path), REFUSED, send)
             elif reading:
                 await self.app(scope, receive, send)
@@ -59,7 +60,7 @@ class ShutdownMiddleware:
                 with self.gate.tally.busy():
                     await self._serve(scope, receive, send)
         elif kind == "websocket" and self.gate.closed:
-            self.gate.refused += 1
+            self.gate.refuse()
             await send({"type": "websocket.close", "code": 1012, "reason": REFUSED})
         else:
             await self.app(scope, receive, send)
