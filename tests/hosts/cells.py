@@ -6,6 +6,7 @@ from typing import Any
 
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from tests.hosts.flowing import FLOWING
 from tests.tiny_model import counts
 from tests.v1.shutdown.library_scenes import make_engine
 from tests.v1.shutdown.llm_scenes import ask, is_closed, make
@@ -21,9 +22,6 @@ __all__ = [
     "make_engine",
     "telling",
 ]
-
-FLOWING = "tokens are flowing"
-"""A call says so once it has its first ones."""
 
 LONG = 8000
 """Tokens of a call that nobody lets come to its end."""

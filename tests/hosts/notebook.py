@@ -46,6 +46,8 @@ class Cell:
 class Kernel:
     """One kernel, and what it and its children have said.
 
+    It is reached through sockets in its own directory: no port is taken from anyone.
+
     Args:
         temporary: Its directory for everything that it keeps.
         environment: On top of what each gets.
@@ -60,7 +62,9 @@ class Kernel:
         self.files.mkdir()
         self._log = self.temporary / "kernel.log"
         self._manager = KernelManager(
-            connection_file=str(self.temporary / "connection.json")
+            connection_file=str(self.temporary / "connection.json"),
+            transport="ipc",
+            ip=str(self.temporary / "k"),
         )
         self._client: BlockingKernelClient | None = None
         self._began = ""
@@ -132,6 +136,12 @@ class Kernel:
         cell = self.end(Cell())
         assert not cell.error, cell.trace
         return cell
+
+    def fail(self, code: str) -> str:
+        """A cell that must fail; says with what exception."""
+        assert self._client is not None
+        self._began = self._client.execute(code)
+        return self.end(Cell()).error
 
     def interrupt(self) -> None:
         """As the button does: SIGINT to the kernel's whole process group."""
