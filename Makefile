@@ -1,7 +1,8 @@
 # Everything a contributor runs. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test matrix faults releases smoke unit lint format clean distclean
+.PHONY: help setup demo test matrix hosts faults releases smoke unit lint format clean \
+	distclean
 
 BIN := .venv/bin
 
@@ -24,11 +25,15 @@ setup: ## make .venv with a vLLM in it (minutes once, then nothing to do)
 demo: setup ## stop a real vLLM under load, in order, and see what happens
 	@$(BIN)/python -m vllm_ashutdown.demo
 
-test: lint ## lint, then the tests, real vLLM included (the matrix is left out)
-	@$(BIN)/python -m pytest tests -m 'not matrix' $(PYTEST_ARGS)
+test: lint ## lint, then the tests, real vLLM included (matrix and hosts are left out)
+	@$(BIN)/python -m pytest tests -m 'not matrix and not hosts' $(PYTEST_ARGS)
 
 matrix: setup ## the other topologies and kinds, on real vLLM (half an hour)
-	@INTERRUPTS=20 $(BIN)/python -m pytest tests -m matrix $(PYTEST_ARGS)
+	@INTERRUPTS=20 $(BIN)/python -m pytest tests -m 'matrix and not hosts' $(PYTEST_ARGS)
+
+hosts: setup ## engines in Jupyter and in Ray, which it installs first (minutes)
+	@.ci/hosts
+	@$(BIN)/python -m pytest tests -m hosts $(PYTEST_ARGS)
 
 faults: setup ## random faults to real servers, judged (FAULTS='--runs 60 --seed 1')
 	@$(BIN)/python benchmarks/faults.py $(FAULTS)

@@ -46,6 +46,8 @@ setup(
             "pytest-timeout>=2.3",
         ],
         "dev": ["mypy>=1.13", "ruff>=0.9"],
+        # What engines are tested in besides a program of one's own: `make hosts`.
+        "hosts": ["ipykernel>=6.29", "jupyter_client>=8.6", "ray[serve]>=2.50"],
     },
     entry_points={
         "vllm.general_plugins": ["ashutdown = vllm_ashutdown:register"],

@@ -42,8 +42,9 @@ def left_in(temporary: Path) -> list[str]:
 
 
 def test_the_readme_names_each_of_them_and_no_other():
-    named = set(re.findall(r"\]\((\w+\.py)\)", (EXAMPLES / "README.md").read_text()))
-    assert named == {path.name for path in EXAMPLES.glob("*.py")}
+    named = set(re.findall(r"\]\((\w+\.\w+)\)", (EXAMPLES / "README.md").read_text()))
+    kinds = (".py", ".ipynb")
+    assert named == {path.name for path in EXAMPLES.iterdir() if path.suffix in kinds}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """The engines that are open in this process, of either class.
 
-The interpreter's exit closes them, before modules are taken apart. A forked child,
-which has inherited the objects and nothing that they stand for, leaves them alone: torn
-down there, they would take the parent's processes with them.
+The interpreter's exit closes them, before modules are taken apart, and an actor of
+Ray's does when it says that it leaves. A forked child, which has inherited the objects
+and nothing that they stand for, leaves them alone: torn down there, they would take the
+parent's processes with them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..actor import before_leaving
 from ..core.budget import Budget
 from ..core.mode import Mode
 from ..core.stop import Stop
@@ -24,6 +26,7 @@ from ..core.trigger import Trigger
 from ..tree.home import home
 from ..tree.member import Member
 from . import core_client
+from .closed import part_of
 from .engine_state import state_of
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -49,6 +52,7 @@ class LiveEngines:
     def add(self, engine: Any, close: Callable[[Any], object]) -> None:
         """Notes an engine that is open, and what closes it."""
         self._close[engine] = close
+        before_leaving(self._close_idle)
 
     def discard(self, engine: Any) -> None:
         """Forgets one that is closed."""
@@ -58,6 +62,13 @@ class LiveEngines:
         with contextlib.ExitStack() as stack:  # each, also if one is interrupted
             for engine, close in list(self._close.items()):
                 stack.callback(close, engine)
+
+    def _close_idle(self) -> None:
+        """Closes each but those at work: other tasks of an actor run to their end."""
+        with contextlib.ExitStack() as stack:
+            for engine, close in list(self._close.items()):
+                if not _is_at_work(engine):
+                    stack.callback(close, engine)
 
     def _forsake_all(self) -> None:
         for engine in list(self._close):
@@ -92,6 +103,13 @@ def answer_for(engine: Any, stop: Callable[[Any, Trigger], None]) -> None:
     for process in core_client.processes(getattr(engine, "engine_core", None)):
         if here is not None:
             here.record(process.pid).decide = decide
+
+
+def _is_at_work(engine: Any) -> bool:
+    state = state_of(engine)
+    processor = part_of(engine, "output_processor")
+    requests = getattr(processor, "request_states", ())
+    return bool(requests or state.inside or state.tally.in_flight)
 
 
 def _forsake(engine: Any) -> None:
