@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -394,3 +396,18 @@ def test_where_there_can_be_no_home_there_is_none(monkeypatch, log):
     assert "children are not tied to this one: no such family" in log.text
     monkeypatch.setattr(home_module.sys, "platform", "darwin")
     assert home() is None
+
+
+def test_a_child_that_nobody_holds_any_more_holds_no_descriptor(method, ear, processes):
+    kid = targets.begin(method, targets.echo, ear.address)
+    before = descriptors()
+    kid.process.kill()
+    kid.process.join()
+    popen = weakref.ref(kid.process._popen)
+    gc.disable()
+    try:
+        kid.process = None
+        assert popen() is None, "it waits for somebody to collect garbage"
+    finally:
+        gc.enable()
+    assert descriptors() < before

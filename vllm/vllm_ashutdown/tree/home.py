@@ -78,14 +78,15 @@ class Home:
         record = self._record_of(member)
         if record.adopted:
             return
-        record.adopted = True
+        record.adopted, pid = True, record.pid
         self._begun[process] = part
         popen = process._popen
-        terminate = popen.terminate
+        terminate, it = type(popen).terminate, weakref.ref(popen)  # see reaping
 
         def ask_or_terminate() -> None:
-            if popen.returncode is None and not self.ask(record.pid):
-                terminate()
+            popen = it()
+            if popen is not None and popen.returncode is None and not self.ask(pid):
+                terminate(popen)
 
         popen.terminate = ask_or_terminate
         up = child.current()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from typing import Any
 
 
@@ -25,14 +26,17 @@ def reap_in_turn(process: Any) -> None:
     if popen is None or not hasattr(os, "waitid"):
         return
     # Reentrant: a signal handler that kills may look while its thread looks.
-    lock, look = threading.RLock(), popen.poll
+    lock, look, pid = threading.RLock(), type(popen).poll, popen.pid
+    # No more than that: in a circle with its own method it would keep its descriptors
+    # until somebody collects garbage.
+    it = weakref.ref(popen)
 
     def poll(flag: int = os.WNOHANG) -> int | None:
         if not flag & os.WNOHANG:
             with contextlib.suppress(ChildProcessError):  # reaped meanwhile
-                os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         with lock:
-            code: int | None = look(os.WNOHANG)
+            code: int | None = look(it(), os.WNOHANG)
             return code
 
     popen.poll = poll
