@@ -15,7 +15,6 @@ signal's own before the package is loaded.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import signal
 import sys
@@ -32,6 +31,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
+from benchmarks.output import add_json_to, write_json
 from benchmarks.shard import Shard
 from tests.server import READY, Server
 from tests.topologies import TOPOLOGIES, Topology
@@ -90,9 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = sum(not run.broken for run in runs)
     worst = max(run.seconds for run in runs)
     console.print(f"{kept} of {len(runs)} kept every promise; worst {worst:.3f} s")
-    if arguments.json:
-        rows = [asdict(run) for run in runs]
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    write_json(arguments.json, [asdict(run) for run in runs])
     return int(kept < len(runs))
 
 
@@ -119,9 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
         default="one",
         help="the server's shape; default: one",
     )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every run there as well"
-    )
+    add_json_to(parser)
     Shard.add_to(parser)
     return parser
 
