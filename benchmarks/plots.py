@@ -13,7 +13,7 @@ from html import escape
 
 from vllm_ashutdown.cli.timeline import round_step
 
-__all__ = ["Point", "Row", "scatter", "strip"]
+__all__ = ["Plot", "Point", "Row", "scatter", "strip"]
 
 WIDTH = 400
 LEFT, RIGHT, BOTTOM = 8, 26, 26
@@ -21,6 +21,14 @@ LANE, LABEL, GAP = 13, 16, 6
 HEIGHT = 220
 TICKS = 5
 DOT = 3.2
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A title for everyone, and the SVG."""
+
+    title: str
+    svg: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +49,11 @@ class Point:
     title: str = ""
 
 
-def strip(title: str, rows: Sequence[Row], unit: str, bound: float = 0.0) -> str:
+def strip(title: str, rows: Sequence[Row], unit: str, bound: float = 0.0) -> Plot:
     """Each value a dot on one axis, each series a lane, with a bar at its median.
 
     Args:
-        title: What it shows, for whoever does not see it.
+        title: What it shows.
         rows: From the top down; a series without values has no lane.
         unit: Of the values.
         bound: Where a line is drawn that they are to stay below; 0 for none.
@@ -100,11 +108,11 @@ def scatter(
     *,
     logarithmic: bool = False,
     line: tuple[float, float] | None = None,
-) -> str:
+) -> Plot:
     """Points between two axes.
 
     Args:
-        title: What it shows, for whoever does not see it.
+        title: What it shows.
         points: All of them.
         x_unit: What is written at the end of the axis from left to right.
         y_unit: The same, from below.
@@ -197,10 +205,11 @@ def _grid_y(axis: _Axis, unit: str) -> Iterator[str]:
     yield f'<text class="label" x="{LEFT}" y="10">{_(unit)}</text>'
 
 
-def _svg(title: str, height: float, parts: Sequence[str]) -> str:
-    return (
+def _svg(title: str, height: float, parts: Sequence[str]) -> Plot:
+    return Plot(
+        title,
         f'<svg class="figure" viewBox="0 0 {WIDTH} {height:g}" role="img" '
-        f'aria-label="{_(title)}">{"".join(parts)}</svg>'
+        f'aria-label="{_(title)}">{"".join(parts)}</svg>',
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.plots import Plot
 from benchmarks.verdicts import Verdict
 
 __all__ = ["Found", "Section", "Table", "flat", "groups", "kept", "median", "table_by"]
@@ -30,7 +31,7 @@ class Section:
     Attributes:
         title: Of it.
         about: What was done, in a sentence.
-        plots: In SVG.
+        plots: In their order.
         tables: Of figures.
         verdicts: What was promised, and what became of it.
         series: Whose dots the plots show.
@@ -39,7 +40,7 @@ class Section:
 
     title: str
     about: str
-    plots: Sequence[str] = ()
+    plots: Sequence[Plot] = ()
     tables: Sequence[Table] = ()
     verdicts: Sequence[Verdict] = ()
     series: Sequence[str] = ()

@@ -164,7 +164,7 @@ def test_plots_are_well_formed_and_of_one_width():
     plots = [plot for one in ALL for plot in section_of([one]).plots]
     assert len(plots) >= len(SECTIONS)
     for plot in plots:
-        root = ET.fromstring(plot)
+        root = ET.fromstring(plot.svg)
         assert root.get("viewBox", "").startswith("0 0 400 ")
         assert root.get("aria-label")
 
@@ -179,7 +179,7 @@ def test_every_dot_is_within_its_plot():
         scatter("nothing", [], "n", "s"),
         strip("nothing", [], "s"),
     ):
-        root = ET.fromstring(plot)
+        root = ET.fromstring(plot.svg)
         width, height = map(float, root.get("viewBox", "").split()[2:])
         for circle in root.iter("circle"):
             assert 0 <= float(circle.get("cx", "-1")) <= width
