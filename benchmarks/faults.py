@@ -16,7 +16,6 @@ be told of an error where nothing but a stop happened. The exit code is 1 otherw
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
 import sys
@@ -34,6 +33,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
+from benchmarks.output import add_json_to, write_json
 from benchmarks.shard import Shard
 from tests import stand_in
 from tests.clients import CUT, TYPED, WHOLE, Answer, Clients
@@ -165,9 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     console.print(table_of(outcomes, arguments.seed))
     bad = [outcome.number for outcome in outcomes if outcome.broken]
-    if arguments.json:
-        rows = [asdict(outcome) for outcome in outcomes]
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    write_json(arguments.json, [asdict(outcome) for outcome in outcomes])
     if bad:
         again = f"--seed {arguments.seed} --only {bad[0]}"
         again += " --stand-in" * arguments.stand_in
@@ -186,9 +184,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=int, default=60, help="default: 60")
     parser.add_argument("--seed", type=int, default=1, help="default: 1")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="just this one")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every outcome there as well"
-    )
+    add_json_to(parser)
     parser.add_argument(
         "--logs", type=Path, metavar="FOLDER", help="keep the logs of broken ones there"
     )

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import re
 import signal
 import sys
@@ -34,6 +33,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
+from benchmarks.output import add_json_to, write_json
 from benchmarks.shard import Shard
 from tests import stand_in
 from tests.server import READY, Server
@@ -99,9 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = sum(not run.broken for run in runs)
     worst = max(run.seconds for run in runs)
     console.print(f"{kept} of {len(runs)} kept every promise; worst {worst:.3f} s")
-    if arguments.json:
-        rows = [asdict(run) for run in runs]
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    write_json(arguments.json, [asdict(run) for run in runs])
     return int(kept < len(runs))
 
 
@@ -128,13 +126,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="the server's shape; default: one, or api2 of the stand-ins",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every run there as well"
-    )
-    parser.add_argument(
         "--stand-in",
         action="store_true",
         help="trees of real processes without vLLM in them, which start in a second",
     )
+    add_json_to(parser)
     Shard.add_to(parser)
     return parser
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.record import Record
+
 __all__ = ["add_json_to", "count", "table_of", "write_json"]
 
 
@@ -35,9 +37,10 @@ def add_json_to(parser: argparse.ArgumentParser) -> None:
 
 
 def write_json(path: Path | None, found: Any) -> None:
-    """Writes ``found`` there, if the command line names a place."""
+    """Writes ``found`` there as a record, if the command line names a place."""
     if path is not None:
-        path.write_text(json.dumps(found, indent=2) + "\n")
+        record = Record.here(found).to_json()
+        path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def count(text: str) -> int:

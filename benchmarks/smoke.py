@@ -110,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Tries each release; gives the exit code."""
     arguments = build_parser().parse_args(argv)
     if arguments.inside:
-        write_json(arguments.inside, inside(arguments.inside.stem).to_json())
+        said = inside(arguments.inside.stem).to_json()
+        arguments.inside.write_text(json.dumps(said))
         return 0
     console = Console()
     found: list[Smoke] = []

@@ -27,7 +27,7 @@ def test_without_a_fault_there_is_nothing_to_see_again():
 def test_a_few_schedules_of_each(tmp_path, capsys):
     file = tmp_path / "found.json"
     code = main(["--schedules", "8", "--stock", "4", "--json", str(file)])
-    stock, ours = json.loads(file.read_text())
+    stock, ours = json.loads(file.read_text())["found"]
     assert code == 0
     assert (ours["schedules"], ours["faulty"]) == (8, 0)
     assert stock["faulty"] > 0

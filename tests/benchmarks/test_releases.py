@@ -99,7 +99,8 @@ def test_one_misfit_is_named_and_is_the_exit_code(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "1 do not fit" in said
     assert "vllm.outputs has no RequestOutput" in said.replace("\n", " ")
-    bad = [row for row in json.loads(found.read_text()) if row["fit"] == "misfit"]
+    rows = json.loads(found.read_text())["found"]
+    bad = [row for row in rows if row["fit"] == "misfit"]
     assert [row["name"] for row in bad] == ["import vllm.outputs:RequestOutput"]
 
 

@@ -18,7 +18,7 @@ GOOD = Run(1000, 0.1, 0.0, 0.005, 1000, ())
 def test_a_small_one_runs_and_is_written_down(tmp_path, capsys):
     found = tmp_path / "found.json"
     main(["--sizes", "1", "20", "60", "--runs", "2", "--json", str(found)])
-    said = json.loads(found.read_text())
+    said = json.loads(found.read_text())["found"]
     assert len(said["runs"]) == 9
     assert all(run["told"] == run["size"] for run in said["runs"])
     assert [run["peak"] > 0 for run in said["runs"]] == [False] * 6 + [True] * 3

@@ -84,7 +84,7 @@ def test_both_are_set_side_by_side(monkeypatch, capsys, tmp_path):
     assert "16 typed 503" in said
     assert "4 of 4 stops of ours kept every promise" in said
     assert "and stock's hung in each of 2 runs" in said
-    trials = [Trial.from_json(one) for one in json.loads(file.read_text())]
+    trials = [Trial.from_json(one) for one in json.loads(file.read_text())["found"]]
     assert len(trials) == 8
     assert trials[0].hung
     assert trials[-1].counts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -188,9 +187,9 @@ def test_a_handler_may_strike_while_its_thread_looks_for_an_exit_code(fork):
 def test_only_exactly_this_process_is_killed(bystander):
     process = subprocess.Popen(["sleep", "60"])
     mine = Member.of(process.pid, "mine")
-    recycled = dataclasses.replace(bystander, start=bystander.start - 1)
+    recycled = bystander._replace(start=bystander.start - 1)
     assert not kill_member(recycled)
-    assert not kill_member(dataclasses.replace(bystander, start=0))
+    assert not kill_member(bystander._replace(start=0))
     assert kill_member(mine)
     assert process.wait(10) == -signal.SIGKILL
     assert not kill_member(mine)  # of nobody
@@ -212,7 +211,7 @@ def test_a_struck_process_takes_along_what_it_told_of_by_name(
     below = below_of(ear)
     record = targets.a_home().record(kid.pid)
     assert list(record.below.values()) == [below]
-    other = dataclasses.replace(bystander, start=bystander.start - 1)
+    other = bystander._replace(start=bystander.start - 1)
     record.below[bystander.pid] = other  # a pid that has come back
     untied = subprocess.Popen(["sleep", "60"])
     record.below[untied.pid] = Member.of(untied.pid, "untied")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import fcntl
 import multiprocessing
 import os
@@ -44,7 +43,7 @@ def test_it_survives_a_message_and_nothing_else_does():
 
 def test_the_same_pid_with_another_start_is_someone_else(sleeper):
     member = Member.of(sleeper.pid, "sleeper")
-    other = dataclasses.replace(member, start=member.start - 1)
+    other = member._replace(start=member.start - 1)
     assert member.alive
     assert not other.alive
     assert other.gone_within(0)

@@ -76,7 +76,7 @@ class Chart:
         length = self.end - self.begin
         if length < SHORTEST:
             return (Tick(0.0, "0"),)
-        step = _step(length / TICKS)
+        step = round_step(length / TICKS)
         count = math.floor(length / step + 1e-9)
         return tuple(
             Tick(100 * number * step / length, span(number * step) if number else "0")
@@ -171,7 +171,7 @@ def _kind(process: ProcessEnd) -> str:
     return "left" if process.clean else "broken"
 
 
-def _step(least: float) -> float:
+def round_step(least: float) -> float:
     """The next number from ``least`` up that is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(
