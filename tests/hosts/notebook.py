@@ -18,7 +18,7 @@ from jupyter_client.manager import KernelManager
 from tests import resources
 from tests.scenes import BAD, ROOT
 
-SECONDS = 400.0
+SECONDS = 1500.0
 """For a cell: one of them makes an engine, on a machine that others use."""
 
 GONE_SECONDS = 20.0
