@@ -18,7 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(
+        path
+        for path in (ROOT / "docs").rglob("*.md")
+        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    ),
 ]
 
 _FENCE = re.compile(
