@@ -155,7 +155,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     outcomes = []
     for number in numbers:
         fault = Fault.draw(arguments.seed, number, servers)
-        outcome = do(number, fault, servers, arguments.logs)
+        try:
+            outcome = do(number, fault, servers, arguments.logs)
+        except (RuntimeError, AssertionError) as error:
+            # It did not start, or its streams did not flow. That is told, and counts,
+            # and the others are done all the same.
+            why = f"was not done: {str(error).partition(chr(10))[0][:200]}"
+            outcome = Outcome(number, str(fault), None, 0.0, [why])
         outcomes.append(outcome)
         verdict = "; ".join(outcome.broken) or "as promised"
         console.print(
