@@ -109,6 +109,7 @@ class Server:
             left out.
         command: What to start instead of `COMMAND`.
         topology: Its shape, whose options come before the others.
+        model: The path of what it serves; the tests' tiny model, if not given.
         port: Where it listens; one that is free, if not given.
         until_ready: Whether to wait until it serves.
 
@@ -126,10 +127,12 @@ class Server:
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
         topology: Topology = ONE,
+        model: str | None = None,
         port: int | None = None,
         until_ready: bool = True,
     ) -> None:
         self.topology = topology
+        self._model = model
         self._port = port
         self._waits = until_ready
         self.lines: list[Line] = []
@@ -180,7 +183,8 @@ class Server:
 
     def _arguments(self) -> list[str]:
         arguments = [
-            *(*self._command, "serve", str(tiny_model()), "--served-model-name", MODEL),
+            *(*self._command, "serve", self._model or str(tiny_model())),
+            *("--served-model-name", MODEL),
             *("--enforce-eager", "--worker-cls", pace.WORKER),
             # vLLM wants that share of a memory node to be free, by default nearly all.
             *("--gpu-memory-utilization", "0.5"),

@@ -75,7 +75,7 @@ def test_a_signal_more_ends_it_sooner_and_leaves_nothing(
 
 
 FAILURES = {
-    "no such model": (("--model", "/nowhere/at/all"), "nowhere/at/all"),
+    "no such tokenizer": (("--tokenizer", "/nowhere/at/all"), "nowhere/at/all"),
     "no such worker": (("--worker-cls", "tests.no_such_worker"), "no_such_worker"),
     "a length beyond the model's": (("--max-model-len", "10000000"), "max_model_len"),
     "no room for one request": (
@@ -100,6 +100,15 @@ def test_a_start_that_fails_says_why_first_and_leaves_nothing(
     end = server.wait(120)
     assert end.code not in (0, None)
     assert re.search(cause, _first_error(server)), _first_error(server)
+    assert server.leftovers() == []
+
+
+@more
+def test_a_model_that_is_not_there(serve: Callable[..., Server]) -> None:
+    server = serve(model="/nowhere/at/all", until_ready=False)
+    end = server.wait(120)
+    assert end.code not in (0, None)
+    assert "nowhere/at/all" in _first_error(server), _first_error(server)
     assert server.leftovers() == []
 
 
