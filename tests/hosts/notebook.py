@@ -24,6 +24,9 @@ SECONDS = 1500.0
 GONE_SECONDS = 20.0
 """For processes to be gone: they are in a moment where nobody else is at work."""
 
+_KERNELS = re.compile(r"^task: .*\bKernel\.dispatch_control\b")
+"""What it says behind asyncio's word of the task in which it ends itself."""
+
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -177,8 +180,12 @@ class Kernel:
 
     def faults(self) -> list[str]:
         """What it said that it should not have, and the files that it has left."""
-        said = self.said + self._log.read_text()
-        found = [line for line in said.splitlines() if BAD.search(line)]
+        said = (self.said + self._log.read_text()).splitlines()
+        found = [
+            line
+            for line, behind in zip(said, [*said[1:], ""], strict=True)
+            if BAD.search(line) and not _KERNELS.search(behind)
+        ]
         left = [
             one.name
             for one in self.files.iterdir()

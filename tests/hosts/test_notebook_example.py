@@ -29,7 +29,7 @@ def test_the_notebook(tmp_path: Path):
         kernel.shut_down()
     assert "417 ->  418 419 420" in said["ask"]
     assert "nothing left" in said["close"]
-    assert counts(said["async-ask"])
+    assert counts(said["async-ask"].splitlines()[-1])  # vLLM may have warned before it
     assert "nothing left" in said["async-close"]
     assert kernel.faults() == []
 
