@@ -52,6 +52,13 @@ def test_what_is_idle_is_closed_before_the_actor_leaves(said):
     assert said == [idle, "leaves"]  # once, for all that were added
 
 
+def test_a_ray_that_cannot_be_asked_harms_no_engine(said):
+    del sys.modules["ray"].is_initialized  # half imported, on another thread
+    leave = sys.modules["ray.actor"].exit_actor
+    before_leaving(lambda: said.append("closed"))
+    assert sys.modules["ray.actor"].exit_actor is leave
+
+
 def test_one_that_is_closed_by_then_is_no_more_business_of_its(said):
     live, engine = LiveEngines(), Engine()
     live.add(engine, said.append)

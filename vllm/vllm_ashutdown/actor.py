@@ -12,9 +12,12 @@ dropped, or where it is killed. Then it is their lifelines that take them along.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
+
+logger = logging.getLogger("vllm.ashutdown")
 
 _CLOSES = "_vllm_ashutdown_closes"
 
@@ -42,7 +45,12 @@ def before_leaving(close: Callable[[], object]) -> None:
 
 
 def _is_actor(ray: Any) -> bool:
-    context = getattr(ray, "get_runtime_context", None)
-    if context is None or not ray.is_initialized():  # to ask would begin a cluster
+    try:
+        if not ray.is_initialized():  # to ask would begin a cluster
+            return False
+        return ray.get_runtime_context().get_actor_id() is not None
+    except Exception as error:
+        # Half imported, out of reach, or another Ray than is known here: an engine has
+        # just been made, and ends as it would without this.
+        logger.debug("[shutdown] whether this is an actor of Ray's: %r", error)
         return False
-    return context().get_actor_id() is not None

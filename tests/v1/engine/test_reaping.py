@@ -68,3 +68,13 @@ def test_it_can_still_be_joined_and_looked_at_while_someone_joins(timeout):
     joiner.join(10)
     assert not joiner.is_alive()
     assert process.exitcode == 0
+
+
+def test_a_look_at_one_that_is_closed_meanwhile_finds_nothing():
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    reap_in_turn(process)
+    process.join()
+    poll = process._popen.poll
+    process.close()  # on another thread, say, while this one waits for the lock
+    assert poll() is None

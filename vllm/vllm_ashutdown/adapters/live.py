@@ -64,11 +64,18 @@ class LiveEngines:
                 stack.callback(close, engine)
 
     def _close_idle(self) -> None:
-        """Closes each but those at work: other tasks of an actor run to their end."""
+        """Closes each but those at work: other tasks of an actor run to their end.
+
+        One that is between two calls cannot be seen, and finds its engine closed.
+        """
+
+        def close_if_idle(engine: Any, close: Callable[[Any], object]) -> None:
+            if not _is_at_work(engine):
+                close(engine)
+
         with contextlib.ExitStack() as stack:
             for engine, close in list(self._close.items()):
-                if not _is_at_work(engine):
-                    stack.callback(close, engine)
+                stack.callback(close_if_idle, engine, close)
 
     def _forsake_all(self) -> None:
         for engine in list(self._close):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -119,11 +120,12 @@ def _replace(seam: Seam, target: str, module: ModuleType) -> bool:
     return True
 
 
-class _Following:
+class _Following(threading.local):
     """Makes modules of vLLM follow that have imported by name what is replaced.
 
     A seam in the defining module alone would be looked past by all of them. They are
     looked for among thousands of modules, so for many seams at a time where it can be.
+    Each thread has its own: one that imports does not wait for one that lays seams.
     """
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -71,15 +72,30 @@ def release_for(processes: Sequence[Any]) -> None:
     """
     if any(process.exitcode is None for process in processes):
         return
-    here = home()
-    if here is not None and processes:
-        here.caught_up(LAST_WORDS_SECONDS)  # of those that were killed
+    if any(process.exitcode for process in processes):
+        _hear_last_words(processes)
     for path, kind in made_by(processes).items():
         try:
             with without_dead_tracker():
                 release(kind, path)
         except OSError as error:
             logger.warning("[shutdown] %s %s stays: %s", kind, path, error)
+
+
+def _hear_last_words(processes: Sequence[Any]) -> None:
+    """Waits until all is read that they have said of what they made; a moment at most.
+
+    One that leaves by itself is slower than its words are read.
+    """
+    here = home()
+    if here is None:
+        return
+    until = time.monotonic() + LAST_WORDS_SECONDS
+    for process in processes:
+        record = here.record(process.pid)
+        if record.member is not None:
+            record.gone.wait(max(0.0, until - time.monotonic()))
+    here.caught_up(until - time.monotonic())
 
 
 def _own_threads() -> frozenset[int]:

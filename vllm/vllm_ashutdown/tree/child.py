@@ -182,17 +182,22 @@ class Child:
         """Tells all further up what was made here under a name that outlives it.
 
         Each of them by itself: a parent that is halted, or killed a moment later, would
-        not pass it on, and nobody else would know the name.
+        not pass it on, and nobody else would know the name. It is asked to where that
+        cannot be, for want of a descriptor, say. Never waits.
         """
+        if os.getpid() != self.member.pid:
+            return  # forked from it, by someone who has inherited the ledger
         words = {"is": "made", "kind": str(kind), "path": path}
-        self.send(words)
+        unheard = False
         below, above = self.invitation.parent, self.invitation.above
         while above is not None:
-            # Where that process is gone, this one is about to be.
-            with contextlib.suppress(OSError):
-                by_way_of = {"through": below.plain()}
-                _connect(above, "made", self.member, words | by_way_of).close()
+            hello = words | {"through": below.plain()}
+            try:
+                _connect(above, "made", self.member, hello, wait=False).close()
+            except OSError:
+                unheard = True
             below, above = above.parent, above.above
+        self.send(words | ({"pass on": True} if unheard else {}))
 
     def tell_leaving(self, code: int) -> None:
         """Tells the parent that all is given back here but memory. The last word."""
@@ -287,14 +292,20 @@ def arrive(invitation: Invitation, name: str) -> Child | None:
 
 
 def _connect(
-    invitation: Invitation, role: str, member: Member, words: Message | None = None
+    invitation: Invitation,
+    role: str,
+    member: Member,
+    words: Message | None = None,
+    *,
+    wait: bool = True,
 ) -> socket.socket:
     hello = {"is": role, "token": invitation.token, "member": member.plain()}
     hello |= words or {}
     with contextlib.ExitStack() as opened:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened.enter_context(connection)
-        connection.settimeout(None)  # whatever the program has made the default
+        # Whatever the program has made the default.
+        connection.settimeout(None if wait else 0.0)
         connection.connect(invitation.address)
         connection.sendall(encode(hello))
         opened.pop_all()

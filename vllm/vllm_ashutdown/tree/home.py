@@ -171,22 +171,26 @@ class Home:
         return self._ended.get(pid)
 
     def caught_up(self, seconds: float) -> bool:
-        """Waits until all is read that was said here before this was called.
+        """Waits until whoever was at the door before this was called has been heard.
+
+        What a child says over its own connection is read in its turn; that is heard
+        to the end when its record says that it is gone.
 
         Returns:
             False if that takes longer than ``seconds``, or nobody reads.
         """
         if not self._watching or threading.current_thread() is self.thread:
             return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-            stranger.settimeout(seconds)
-            try:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
                 # It is sent off behind all who were at the door before it.
+                stranger.setblocking(False)
                 stranger.connect(self.invitation.address)
                 stranger.send(encode({"is": "wait"}))
+                stranger.settimeout(max(0.0, seconds))
                 return stranger.recv(1) == b""
-            except OSError:
-                return False
+        except OSError:  # also where no descriptors are left
+            return False
 
     # -- listening -------------------------------------------------------------
 
@@ -310,8 +314,11 @@ class Home:
         elif kind == "made":
             kind, path = str(message["kind"]), str(message["path"])
             record.made[path] = kind
-            if child.current() is None:  # else the top has been told, too
+            up = child.current()
+            if up is None:
                 claims.note(kind, path)
+            elif message.get("pass on"):  # else those above have been told, too
+                up.send(message)
         elif kind == "ended":
             record.ended.append(message)
         elif kind == "told where":

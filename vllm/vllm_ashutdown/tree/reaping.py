@@ -36,7 +36,8 @@ def reap_in_turn(process: Any) -> None:
             with contextlib.suppress(ChildProcessError):  # reaped meanwhile
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         with lock:
-            code: int | None = look(it(), os.WNOHANG)
+            one = it()  # somebody may have closed it meanwhile
+            code: int | None = None if one is None else look(one, os.WNOHANG)
             return code
 
     popen.poll = poll
