@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,12 @@ def test_killed_whole_it_leaves_what_the_next_one_takes_away(tmp_path: Path):
     lists = tmp_path / "lists"
     environment = {settings.STATE_DIRECTORY.name: str(lists)}
     with StandIn(tmp_path, topology=SHAPES["tp2"], environment=environment) as one:
-        assert one.wait_for("Worker_TP1", 10) is not None
+        assert one.wait_for("is up", 10, 2) is not None
+        # What it has not come to write down is nobody's: the core has one, each worker.
+        until = time.monotonic() + 10
+        while "".join(each.read_text() for each in lists.iterdir()).count("psm_") < 3:
+            assert time.monotonic() < until
+            time.sleep(0.01)
         one.signal_group(signal.SIGKILL)
         one.gone_within(5)
         one.wait(5)
