@@ -11,10 +11,12 @@ import gc
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from typing import Any
 
+import psutil
 import uvloop
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
@@ -27,6 +29,9 @@ from vllm import SamplingParams
 from vllm_ashutdown import EngineClosedError, EngineShutdownError
 
 CALLERS = 4
+
+kept: list[AsyncLLM] = []
+"""Engines at module scope."""
 
 
 def make_engine() -> AsyncLLM:
@@ -196,6 +201,12 @@ async def threads_end() -> dict[str, Any]:
     return {"threads": threading.active_count() - before}
 
 
+def assert_no_children() -> None:
+    """But for the standard library's own tracker."""
+    left = [" ".join(one.cmdline()) for one in psutil.Process().children()]
+    assert all("resource_tracker" in one for one in left), left
+
+
 async def _ask(engine: AsyncLLM, name: str, tokens: int) -> None:
     params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
     async for output in engine.generate("Count on from 417", params, name):
@@ -242,7 +253,97 @@ async def in_a_block() -> dict[str, Any]:
     raise AssertionError("it is not closed")
 
 
-kept: list[AsyncLLM] = []
+def closed_from_another_loop() -> dict[str, Any]:
+    """Made and used in a thread with a loop of its own, closed from the main one."""
+    flowing, ended = threading.Event(), threading.Event()
+    engines: list[AsyncLLM] = []
+    found: dict[str, Any] = {}
+
+    async def use() -> None:
+        engines.append(make_engine())
+        callers = Callers(engines[0])
+        await callers.flowing.wait()
+        flowing.set()
+        await asyncio.wait(callers.tasks)
+        found.update(await callers.all_typed(since[0]))
+        await asyncio.to_thread(ended.wait)
+
+    since = [0.0]
+    thread = threading.Thread(target=asyncio.run, args=(use(),))
+    thread.start()
+    flowing.wait()
+    since[0] = time.monotonic()
+    report = asyncio.run(engines[0].ashutdown())
+    assert report.clean, report
+    assert report.requests.aborted == CALLERS
+    ended.set()
+    thread.join()
+    return found
+
+
+async def left_by_cancellation() -> dict[str, Any]:
+    """``async with`` in a task that is cancelled in the middle of a stream."""
+    flows = asyncio.Event()
+    engines: list[AsyncLLM] = []
+
+    async def use() -> None:
+        async with make_engine() as engine:
+            engines.append(engine)
+            params = SamplingParams(max_tokens=8000, temperature=0, ignore_eos=True)
+            async for _ in engine.generate("Count on from 417", params, "r"):
+                flows.set()
+
+    task = asyncio.create_task(use())
+    await flows.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert_no_children()
+    try:
+        await _ask(engines[0], "late", 24)
+    except EngineClosedError:
+        return {}
+    raise AssertionError("it is not closed")
+
+
+async def dropped() -> dict[str, Any]:
+    """The last reference goes, on the loop."""
+    engine = make_engine()
+    await _ask(engine, "r", 24)
+    del engine
+    gc.collect()
+    assert_no_children()
+    return {}
+
+
+def forked() -> dict[str, Any]:
+    """A child of the program goes through every exit hook; the engine is another's."""
+    engine = make_engine()
+    asyncio.run(_ask(engine, "first", 24))
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    asyncio.run(_ask(engine, "second", 24))
+    report = asyncio.run(engine.ashutdown())
+    assert report.clean, report
+    return {}
+
+
+async def an_exception_on_the_way_out() -> dict[str, Any]:
+    """The program fails with a stream open; its own error is all that is told."""
+    kept.append(make_engine())
+    callers = Callers(kept[0])
+    await callers.flowing.wait()
+    sys.excepthook = lambda kind, error, trace: print("its own:", error)
+    raise ZeroDivisionError
+
+
+async def sys_exit() -> dict[str, Any]:
+    """Left from within a coroutine, with a code of the program's own."""
+    kept.append(make_engine())
+    await _ask(kept[0], "r", 24)
+    sys.exit(3)
 
 
 def never_closed() -> dict[str, Any]:
@@ -269,6 +370,12 @@ SCENES: dict[str, Scene] = {
         threads_end,
         interrupted,
         in_a_block,
+        closed_from_another_loop,
+        left_by_cancellation,
+        dropped,
+        forked,
+        an_exception_on_the_way_out,
+        sys_exit,
         never_closed,
     )
 }

@@ -182,7 +182,7 @@ def sys_exit() -> Found:
 
 
 def host_keeps_its_manners() -> Found:
-    """Signals, environment, logging and exit hooks are as they were."""
+    """Signals, logging, the exception hook and the directory are as they were."""
     import logging
 
     def manners() -> Any:
@@ -194,11 +194,23 @@ def host_keeps_its_manners() -> Found:
             sys.excepthook,
         )
 
-    before, environment = manners(), dict(os.environ)
+    before = manners()
     with make() as llm:
         ask(llm)
         during = manners()
     assert manners() == during == before
+    return {}
+
+
+def what_changes_in_the_environment() -> Found:
+    """With the plugin or without: by making an engine, using it and closing it."""
+    environment = dict(os.environ)
+    llm = make()
+    ask(llm)
+    if os.environ.get("VLLM_ASHUTDOWN") == "0":
+        llm.llm_engine.engine_core.shutdown()
+    else:
+        llm.shutdown()
     changed = {
         name
         for name in {*environment, *os.environ}
@@ -217,6 +229,7 @@ SCENES: dict[str, Scene] = {
         an_exception_on_the_way_out,
         sys_exit,
         host_keeps_its_manners,
+        what_changes_in_the_environment,
     )
 }
 

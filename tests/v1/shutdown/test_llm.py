@@ -16,6 +16,8 @@ TIMES = {INTERRUPTS: os.environ.get(INTERRUPTS, "5")}
 IN_PROCESS = TIMES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 CODES = {"an_exception_on_the_way_out": 1, "sys_exit": 3}
 
+ELSEWHERE = ("in_process", "core_process", "what_changes_in_the_environment")
+
 more = pytest.mark.matrix
 
 
@@ -39,7 +41,7 @@ def test_in_one_process(tmp_path: Path):
         *(
             pytest.param(scene, marks=more)
             for scene in llm_scenes.SCENES
-            if scene not in ("in_process", "core_process")
+            if scene not in ELSEWHERE
         ),
     ],
 )
@@ -54,6 +56,23 @@ def test_with_a_core_process(tmp_path: Path, scene: str):
     )
     if "closing" in found:
         assert min(found["closing"]) < 1.5  # 0.5 where nobody else uses the machine
+
+
+@more
+def test_the_environment_is_as_vllm_leaves_it(tmp_path: Path):
+    """Which names it changes itself is its own affair; there is none more."""
+    changed = []
+    for number, off in enumerate(({"VLLM_ASHUTDOWN": "0"}, {})):
+        temporary = tmp_path / str(number)
+        temporary.mkdir()
+        found = play(
+            llm_scenes.__name__,
+            "what_changes_in_the_environment",
+            temporary,
+            environment=off,
+        )
+        changed.append(found["environment"])
+    assert changed[0] == changed[1]
 
 
 @more
