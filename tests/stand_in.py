@@ -79,15 +79,24 @@ main()
 
 
 class StandIn(Server):
-    """The same harness around it."""
+    """The same harness around it.
 
-    def __init__(self, directory: Path, *options: str, **more: Any) -> None:
+    Args:
+        directory: As for a server.
+        options: As for a server.
+        before: The words of a command that runs it.
+        more: As for a server.
+    """
+
+    def __init__(
+        self, directory: Path, *options: str, before: Sequence[str] = (), **more: Any
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         # Only what is called vllm is a server from its first line to its last.
         program = directory / "vllm"
         program.write_text(_PROGRAM)
         super().__init__(
-            directory, *options, command=(sys.executable, str(program)), **more
+            directory, *options, command=(*before, sys.executable, str(program)), **more
         )
 
     def _until_ready(self) -> None:
