@@ -120,11 +120,11 @@ def test_the_last_word_is_that_it_leaves_behind_everything_else():
 
         saw = []
         home()
-        take = Home._take
+        take = Home.hear
         def taken(here, record, words):
             saw.append(words)
             take(here, record, words)
-        Home._take = taken
+        Home.hear = taken
         process = multiprocessing.get_context("fork").Process(target=Entry(child))
         process.start()
         take_in([process])

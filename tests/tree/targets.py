@@ -383,7 +383,7 @@ def host(ear: str, *, listens: bool) -> None:
     """Only has a home, and tells where it is."""
     here = a_home()
     if listens:
-        here.watch()
+        here.door.watch()
     one = here.invitation
     tell(ear, "host", parent=one.parent.plain(), home=one.address, token=one.token)
     threading.Event().wait(60)

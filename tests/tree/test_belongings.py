@@ -18,6 +18,7 @@ from vllm_ashutdown.core.claims import claims
 from vllm_ashutdown.tree import belongings
 from vllm_ashutdown.tree.belongings import made_by, release_for
 from vllm_ashutdown.tree.child import Child, Invitation
+from vllm_ashutdown.tree.door import Door
 from vllm_ashutdown.tree.ending import kill
 from vllm_ashutdown.tree.member import Member
 from vllm_ashutdown.tree.message import receive
@@ -44,7 +45,7 @@ def pair():
 def test_the_top_knows_it_and_lists_it(ear, method, begin, tmp_path, lists, depth):
     kid, at = a_line_of(depth, ear, method, begin)
     path = make(tmp_path, at, ear)
-    targets.a_home().caught_up(5)
+    targets.a_home().door.caught_up(5)
     assert made_by([kid.process]) == {str(path): "file"}
     listed = [each.read_text() for each in lists.iterdir()]
     assert [text.count(str(path)) for text in listed] == [1]
@@ -122,13 +123,13 @@ def test_without_descriptors_it_releases_what_it_knows(
 ):
     kid = fork(targets.echo)
     path = make(tmp_path, kid.at, ear)
-    assert targets.a_home().caught_up(5)
+    assert targets.a_home().door.caught_up(5)
     kill([kid.process])
 
     def none_left(*args: object) -> None:
         raise OSError(errno.EMFILE, "no descriptors left")
 
-    monkeypatch.setattr("vllm_ashutdown.tree.home.socket.socket", none_left)
+    monkeypatch.setattr("vllm_ashutdown.tree.door.socket.socket", none_left)
     release_for([kid.process])
     assert not path.exists()
 
@@ -136,8 +137,8 @@ def test_without_descriptors_it_releases_what_it_knows(
 def test_it_waits_for_the_last_words_and_not_for_more(ear, fork, monkeypatch):
     kid = fork(targets.echo)
     here = targets.a_home()
-    assert here.caught_up(5)
-    monkeypatch.setattr(type(here), "_accept", lambda self: time.sleep(0.01))
+    assert here.door.caught_up(5)
+    monkeypatch.setattr(Door, "_accept", lambda self: time.sleep(0.01))
     monkeypatch.setattr(belongings, "LAST_WORDS_SECONDS", 0.1)
     kill([kid.process])
     began = time.monotonic()
@@ -162,7 +163,7 @@ def until_known(kid, path: str) -> None:
     until = time.monotonic() + 10
     while path not in made_by([kid.process]):
         assert time.monotonic() < until
-        targets.a_home().caught_up(1)
+        targets.a_home().door.caught_up(1)
 
 
 def make(place: Path, at: str, ear) -> Path:

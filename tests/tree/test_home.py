@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.tree import targets
+from vllm_ashutdown.tree import door
 from vllm_ashutdown.tree import home as home_module
 from vllm_ashutdown.tree import message as message_module
 from vllm_ashutdown.tree.home import Home, home, inherited
@@ -52,7 +53,7 @@ class Guest:
             said = {"is": role, "token": token, "member": self.member.plain()}
             end.send(json.dumps(said | (hello or {})).encode())
             self._ends.append(end)
-        targets.a_home().watch()
+        targets.a_home().door.watch()
         targets.fence()
 
     @property
@@ -294,9 +295,9 @@ def test_a_lifeline_that_comes_after_its_child_has_gone_is_closed():
 
 
 def test_without_descriptors_it_waits_and_then_lets_the_child_in(monkeypatch, log):
-    monkeypatch.setattr(home_module, "ACCEPT_PAUSE", 0.01)
+    monkeypatch.setattr(door, "ACCEPT_PAUSE", 0.01)
     here = Home()
-    real, refusals = here._listener, iter(range(2))
+    real, refusals = here.door._listener, iter(range(2))
 
     class Listener:
         def fileno(self) -> int:
@@ -307,15 +308,15 @@ def test_without_descriptors_it_waits_and_then_lets_the_child_in(monkeypatch, lo
                 raise OSError(errno.EMFILE, "no descriptors")
             return real.accept()
 
-    here._selector.unregister(real)
-    here._listener = Listener()  # type: ignore[assignment]
-    here._selector.register(here._listener, 1)
+    here.door._selector.unregister(real)
+    here.door._listener = Listener()  # type: ignore[assignment]
+    here.door._selector.register(here.door._listener, 1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
         stranger.settimeout(10)
         stranger.connect(here.invitation.address)
         stranger.send(b"{}")
         began = time.monotonic()
-        here.watch()
+        here.door.watch()
         assert stranger.recv(1) == b""
     assert time.monotonic() - began >= 0.02
     assert log.text.count("a child process is not heard") == 2
@@ -327,8 +328,8 @@ def test_without_descriptors_it_waits_and_then_lets_the_child_in(monkeypatch, lo
 def test_a_fork_has_nothing_of_its_parents_home(guest, ear):
     guest.report(signal.SIGINT)
     here = targets.a_home()
-    held = {here._listener.fileno(), here._selector.fileno()}
-    held |= {one.fileno() for one in here._connections}
+    held = {here.door._listener.fileno(), here.door._selector.fileno()}
+    held |= {one.fileno() for one in here.door._connections}
     assert len(held) >= 4
     pid = os.fork()
     if pid == 0:

@@ -95,13 +95,13 @@ def _hear_last_words(processes: Sequence[Any]) -> None:
         record = here.record(process.pid)
         if record.member is not None:
             record.gone.wait(max(0.0, until - time.monotonic()))
-    here.caught_up(until - time.monotonic())
+    here.door.caught_up(until - time.monotonic())
 
 
 def _own_threads() -> frozenset[int]:
     """Those that serve every instance of this process, and outlive each."""
     here = home()
-    thread = None if here is None else here.thread
+    thread = None if here is None else here.door.thread
     return frozenset([thread.native_id] if thread and thread.native_id else [])
 
 

@@ -1,8 +1,6 @@
 """This process as a parent: its children, what they say, and what they are told.
 
-A child finds its parent by an address that it is born with, the same under fork,
-spawn and forkserver. Each opens two connections: one to talk over, and one on which
-nobody ever speaks, its lifeline.
+How they come in and are listened to is the door's.
 """
 
 from __future__ import annotations
@@ -11,10 +9,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import secrets
-import selectors
 import socket
-import struct
 import sys
 import threading
 import time
@@ -25,44 +20,32 @@ from typing import Any
 from ..core.claims import claims
 from . import child
 from .child import Invitation
+from .door import Door
 from .member import Member
-from .message import Message, encode, receive, send
+from .message import Message, send
 from .part import Part
 from .reaping import reap_in_turn
 from .record import Decide, Record, default_decision
 
 logger = logging.getLogger("vllm.ashutdown")
 
-ACCEPT_PAUSE = 0.1
-"""Seconds until the next try after a child could not be let in."""
-
 
 class Home:
     """Where this process's children arrive."""
 
     def __init__(self) -> None:
-        address = f"\0vllm-ashutdown-{os.getpid()}-{secrets.token_hex(8)}"
         here = Member.here(multiprocessing.current_process().name)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(address)
-        self._listener.listen(256)
-        # Whatever the program has made the default; nobody waits in it.
-        self._listener.setblocking(False)
+        self.door = Door(self, _place.lock)
         up = child.current()
         above = None if up is None else up.invitation
-        self.invitation = Invitation(address, secrets.token_hex(16), here, above)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self.invitation = Invitation(self.door.address, self.door.token, here, above)
         self._records: dict[int, Record] = {}
-        self._connections: set[socket.socket] = set()
         self._bells: set[int] = set()
         self._ended: dict[int, float] = {}
         self._begun: weakref.WeakKeyDictionary[Any, Part] = weakref.WeakKeyDictionary()
         self.by_default: Decide = default_decision
         self.listeners: dict[str, Callable[[Record, Message], None]] = {}
         self._lock = threading.RLock()
-        self._watching = False
-        self.thread: threading.Thread | None = None
         if up is not None:
             up.pass_on = self._pass_on
 
@@ -92,7 +75,7 @@ class Home:
         up = child.current()
         if up is not None:
             up.send({"is": "member", "member": member.plain()})
-        self.watch()
+        self.door.watch()
 
     def children(self, part: Part) -> list[Any]:
         """The processes of that part that this one has begun, in that order."""
@@ -170,127 +153,38 @@ class Home:
         """
         return self._ended.get(pid)
 
-    def caught_up(self, seconds: float) -> bool:
-        """Waits until whoever was at the door before this was called has been heard.
+    # -- what is heard, in the door's thread ----------------------------------
 
-        What a child says over its own connection is read in its turn; that is heard
-        to the end when its record says that it is gone.
-
-        Returns:
-            False if that takes longer than ``seconds``, or nobody reads.
-        """
-        if not self._watching or threading.current_thread() is self.thread:
-            return False
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-                # It is sent off behind all who were at the door before it.
-                stranger.setblocking(False)
-                stranger.connect(self.invitation.address)
-                stranger.send(encode({"is": "wait"}))
-                stranger.settimeout(max(0.0, seconds))
-                return stranger.recv(1) == b""
-        except OSError:  # also where no descriptors are left
-            return False
-
-    # -- listening -------------------------------------------------------------
-
-    def watch(self) -> None:
-        """Begins to listen, if nobody does. After children were forked, not before."""
-        with self._lock:
-            if self._watching:
-                return
-            self._watching = True
-        self.thread = threading.Thread(
-            target=self._listen, name="vllm-ashutdown-home", daemon=True
-        )
-        self.thread.start()
-
-    def _listen(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                connection: Any = key.fileobj
-                if connection is self._listener:
-                    self._accept()
-                elif key.data is None:
-                    self._meet(connection)
-                else:
-                    self._hear(connection, key.data)
-
-    def _accept(self) -> None:
-        try:
-            with _place.lock:  # no fork between the two: see forsake()
-                connection, _ = self._listener.accept()
-                self._connections.add(connection)
-        except BlockingIOError:
-            return
-        except OSError as error:  # no descriptors left, say
-            logger.warning("[shutdown] a child process is not heard: %s", error)
-            # It stands at the door and there is no event for a descriptor that is free.
-            time.sleep(ACCEPT_PAUSE)
-            return
-        connection.settimeout(None)
-        self._selector.register(connection, selectors.EVENT_READ)
-        if not _is_own(connection):
-            self._close(connection)
-
-    def _close(self, connection: socket.socket) -> None:
-        self._selector.unregister(connection)
-        connection.close()
-        self._connections.discard(connection)
-
-    def _meet(self, connection: socket.socket) -> None:
-        hello = receive(connection)
-        member = None if hello is None else self._guest(hello)
-        if hello is None or member is None:
-            self._close(connection)
-            return
+    def welcome(
+        self, member: Member, hello: Message, connection: socket.socket
+    ) -> Record | None:
+        """Takes in a child, holds a lifeline, or hears what one below has made."""
         if hello.get("is") == "made":
             self._hear_of(hello)
-            self._close(connection)
-            return
+            return None
         self._ended.pop(member.pid, None)  # an earlier one's, of the same pid
         if hello.get("is") != "talk":
             # A lifeline, of a child or of one further down: it is held, and says no
             # more. What is known of children is not its business.
-            line = Record(member.pid, member.name)
-            self._selector.modify(connection, selectors.EVENT_READ, line)
-            return
+            return Record(member.pid, member.name)
         record = self._record_of(member)
-        self._selector.modify(connection, selectors.EVENT_READ, record)
         with self._lock:
             record.member, record.talk = member, connection
             wanted = record.wanted
         if wanted:
             self.ask(record.pid)
-
-    def _guest(self, hello: Message) -> Member | None:
-        """Who says ``hello``; ``None`` for a stranger."""
-        token = str(hello.get("token")).encode(errors="replace")
-        if not secrets.compare_digest(token, self.invitation.token.encode()):
-            return None
-        try:
-            return Member.parse(hello.get("member"))
-        except ValueError:
-            return None
+        return record
 
     def _hear_of(self, hello: Message) -> None:
         """What one further down has made: its own parent may not come to say so."""
         try:
             record = self._record_of(Member.parse(hello.get("through")))
-            self._take(record, hello)
+            self.hear(record, hello)
         except (KeyError, TypeError, ValueError) as error:
             logger.warning("[shutdown] a child said %r: %s", hello, error)
 
-    def _hear(self, connection: socket.socket, record: Record) -> None:
-        message = receive(connection)
-        if message is not None:
-            try:
-                self._take(record, message)
-            except (KeyError, TypeError, ValueError) as error:
-                # Of another version of this package, at the worst.
-                logger.warning("[shutdown] %s said %r: %s", record.name, message, error)
-            return
-        self._close(connection)
+    def gone(self, record: Record, connection: socket.socket) -> None:
+        """Notes when a process has ended, and that a child says no more."""
         self._ended.setdefault(record.pid, time.monotonic())
         if record.talk is not connection:
             return  # its lifeline
@@ -301,7 +195,8 @@ class Home:
         if on_gone is not None:
             on_gone()
 
-    def _take(self, record: Record, message: Message) -> None:
+    def hear(self, record: Record, message: Message) -> None:
+        """Does what a child's word asks for; see :class:`~.door.Host` for errors."""
         kind = message.get("is")
         if kind == "signalled":
             self._signalled(record, message)
@@ -362,26 +257,12 @@ class Home:
     def forsake(self) -> None:
         """Closes what a forked child has inherited of its parent's home.
 
-        It would keep its siblings' lifelines from being cut. And multiprocessing would
-        end, or wait for, what this process has never begun, when it exits.
+        And multiprocessing would end, or wait for, what this process has never begun,
+        when it exits.
         """
+        self.door.forsake()
         known: set[Any] = getattr(multiprocessing.process, "_children", set())
         known.difference_update(self._begun)
-        ends: list[Any] = [self._selector, self._listener, *self._connections]
-        for inherited in ends:
-            with contextlib.suppress(OSError):
-                inherited.close()
-
-
-def _is_own(connection: socket.socket) -> bool:
-    """Whether a process of the same user, or root's, is there, by the kernel's word.
-
-    An abstract address has no permissions: anyone in the network namespace finds it.
-    """
-    size = struct.calcsize("3i")
-    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    _pid, user, _group = struct.unpack("3i", said)
-    return user in (0, os.geteuid())
 
 
 class _Place:
