@@ -217,8 +217,10 @@ def _in_a_child(with_plugin: bool) -> dict[str, Any]:
     if child == 0:
         try:
             # A forked child has its memory only once it has written there. A real one
-            # was spawned, so what it has imported is its own: a collection sees to it.
+            # was spawned, so what it has imported is its own: a collection sees to it,
+            # and a look at whatever a module has, which counts as a reference to it.
             gc.collect()
+            _look_at_all_modules()
             found = dataclasses.asdict(load(with_plugin))
             os.write(writing, json.dumps(found).encode())
         finally:
@@ -229,6 +231,12 @@ def _in_a_child(with_plugin: bool) -> dict[str, Any]:
     os.waitpid(child, 0)
     found = json.loads(text)
     return dict(found)
+
+
+def _look_at_all_modules() -> None:
+    for module in list(sys.modules.values()):
+        for _ in getattr(module, "__dict__", {}).values():
+            pass
 
 
 def load(with_plugin: bool) -> Load:

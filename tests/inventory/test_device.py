@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import sys
 import types
 
@@ -79,7 +78,7 @@ def test_memory_that_the_driver_still_counts_for_a_process(plant, module):
 def test_memory_of_others(plant):
     with child() as (process, _):
         plant({"pynvml": Nvml((process.pid, 2**20))})
-        recycled = dataclasses.replace(process, start=process.start - 1)
+        recycled = process._replace(start=process.start - 1)
         assert found("device memory", processes=(process,)) != set()
         assert found("device memory", processes=(recycled,)) == set()
         assert found("device memory", processes=(GONE,)) == set()

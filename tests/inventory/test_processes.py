@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 
 from tests.inventory.planted import child
@@ -45,7 +44,7 @@ def test_a_zombie_whose_other_threads_run_on_is_not_gone():
 @spares("processes")
 def test_a_pid_that_was_given_to_another_process():
     with child() as (process, _):
-        recycled = dataclasses.replace(process, start=process.start - 1)
+        recycled = process._replace(start=process.start - 1)
         assert recycled.is_replaced
         assert not process.is_replaced
         assert found("processes", processes=(recycled,)) == set()

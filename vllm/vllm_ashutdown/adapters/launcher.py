@@ -12,8 +12,7 @@ import functools
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import report_file, settings
 from ..core.budget import DEATH_SECONDS
@@ -81,8 +80,7 @@ def make_find_process_using_port(original: Callable[..., Any]) -> Callable[..., 
     return find_process_using_port
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
+class _Wish(NamedTuple):
     """What the first to ask wanted.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 from ..core.claims import place
 from ..core.reclaim import Reclaimed, Verdict, reclaim
@@ -22,7 +21,7 @@ def show(*, remove: bool, as_json: bool) -> int:
     if as_json:
         words = {
             "directory": str(place()),
-            "leftovers": [asdict(one) for one in found.leftovers],
+            "leftovers": [one._asdict() for one in found.leftovers],
             "alive": list(found.alive),
         }
         print(json.dumps(words, indent=2))

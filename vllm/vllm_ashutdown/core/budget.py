@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .mode import Mode
 from .phase import Phase
@@ -34,8 +34,7 @@ DEATH_SECONDS = 0.9
 memory that the restart needs, and there is nobody to wait for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """A stop's time: ``drain`` seconds for requests, then a teardown reserve.
 
     Attributes:
@@ -100,7 +99,7 @@ class Budget:
         Time that the requests did not need is nobody's: a core that hangs after
         a short drain does not get it on top.
         """
-        return replace(self, drain=min(self.drain, max(0.0, self.elapsed())))
+        return self._replace(drain=min(self.drain, max(0.0, self.elapsed())))
 
     def raised_to(self, mode: Mode) -> Budget:
         """This budget once the stop is raised to ``mode``."""
@@ -109,5 +108,5 @@ class Budget:
             # The teardown begins anew here, so that each phase's reserve is a
             # share of what is left and not of what there was.
             left = min(KILL_SECONDS, cut.remaining())
-            cut = replace(cut, drain=self.elapsed(), teardown=left)
+            cut = cut._replace(drain=self.elapsed(), teardown=left)
         return cut

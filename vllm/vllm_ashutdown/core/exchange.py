@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import ENDED
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Exchange:
     """Links an HTTP request to the engine requests that are made for it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class Phase(enum.StrEnum):
@@ -34,8 +34,7 @@ class Outcome(enum.StrEnum):
     """It raised; the error is logged and the stop went on."""
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseRecord:
+class PhaseRecord(NamedTuple):
     """One phase of one stop.
 
     Attributes:

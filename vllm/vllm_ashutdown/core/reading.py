@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .phase import Phase
 from .report import RequestCounts
@@ -23,8 +22,7 @@ _UNCOUNTED = (Phase.ANNOUNCE, Phase.ADMISSION, Phase.DRAIN)
 """In these nobody has counted yet what came to its own end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What there is to tell.
 
     Attributes:

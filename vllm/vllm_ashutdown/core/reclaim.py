@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .claims import SUFFIX, identity, is_ours, place
 from .files import Kind, release
@@ -32,8 +32,7 @@ class Verdict(enum.StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(NamedTuple):
     """One thing that a dead instance has left.
 
     Attributes:

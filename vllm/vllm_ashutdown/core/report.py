@@ -237,6 +237,8 @@ def _lines(value: Any) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "_asdict"):  # a named tuple
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

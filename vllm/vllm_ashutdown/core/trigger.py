@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class TriggerKind(enum.StrEnum):
@@ -17,8 +17,7 @@ class TriggerKind(enum.StrEnum):
     WATCHDOG = "watchdog"
 
 
-@dataclass(frozen=True, slots=True)
-class Trigger:
+class Trigger(NamedTuple):
     """One request to stop, as the log and the report name it."""
 
     kind: TriggerKind

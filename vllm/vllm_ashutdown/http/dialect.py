@@ -7,14 +7,12 @@ is safe to retry. Each API has its own form for that, on a stream and off it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 ERROR_TYPE = "EngineShutdownError"
 STATUS = 503
 
 
-@dataclass(frozen=True, slots=True)
 class Dialect:
     """The forms of one API; this base is that of OpenAI's completions and chat."""
 
@@ -48,7 +46,6 @@ class Dialect:
         return f"event: error\ndata: {data}\n\n".encode()
 
 
-@dataclass(frozen=True, slots=True)
 class Responses(Dialect):
     """OpenAI's Responses API.
 
@@ -67,7 +64,6 @@ class Responses(Dialect):
         }
 
 
-@dataclass(frozen=True, slots=True)
 class Messages(Dialect):
     """Anthropic's Messages API; ``overloaded_error`` is its word for "retry"."""
 

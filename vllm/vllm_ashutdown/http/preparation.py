@@ -11,7 +11,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..core.phase import Phase
@@ -94,7 +93,7 @@ class Preparation:
         reading = self.reading()
         if settled.is_set() and not self._stops:
             # It may be prepared anew by now, for others.
-            return replace(reading, phase=SERVING)
+            return reading._replace(phase=SERVING)
         return reading
 
     async def _all_idle(self) -> None:

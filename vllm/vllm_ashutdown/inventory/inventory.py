@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from .device import DEVICE_MEMORY
 from .files import IPC_FILES, TEMPORARY_FILES
@@ -37,8 +37,7 @@ PROBES: tuple[Probe, ...] = (
 """One for each kind, in the order in which a report shows them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """What was there at one moment.
 
     Attributes:
@@ -48,12 +47,11 @@ class Look:
     """
 
     items: Mapping[str, tuple[str, ...]]
-    errors: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = MappingProxyType({})
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One kind of resource before and after a stop.
 
     Attributes:
@@ -75,7 +73,7 @@ class Row:
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Row:
-        """The row that :func:`dataclasses.asdict` made plain, back out of JSON.
+        """The row that was made plain, back out of JSON.
 
         Raises:
             ValueError: ``data`` is no such row.
@@ -159,8 +157,7 @@ def _with_names(owned: Owned, before: Look) -> Owned:
         # leads to nothing: it went with its holder.
         return frozenset(before.items.get(probe.row, ()))
 
-    return replace(
-        owned,
+    return owned._replace(
         memory=owned.memory | names(MEMORY),
         semaphores=owned.semaphores | names(SEMAPHORES),
         files=owned.files | names(TEMPORARY_FILES),

@@ -10,15 +10,13 @@ import asyncio
 import os
 import threading
 import weakref
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import view
 from .groups import initialised_groups
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """One process of the instance: a core, a worker, an API server, a coordinator.
 
     Attributes:
@@ -59,8 +57,7 @@ class Process:
         return f"{self.name} (pid {self.pid})"
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(NamedTuple):
     """What was there before the instance. None of it is the instance's.
 
     Attributes:
@@ -75,8 +72,7 @@ class Baseline:
     groups: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(NamedTuple):
     """What belongs to one instance, as far as it is known.
 
     It keeps nothing alive but the loop.

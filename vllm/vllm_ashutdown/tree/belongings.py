@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..core.files import Kind, release, without_dead_tracker
@@ -23,7 +22,7 @@ _TOO_MANY = ("descriptors",)
 """A server has one for each client: that is for those who look for growth."""
 
 ROWS = tuple(
-    replace(probe, must_go=probe.must_go and probe.row not in _THE_HOSTS)
+    probe._replace(must_go=probe.must_go and probe.row not in _THE_HOSTS)
     for probe in PROBES
     if probe.row not in _TOO_MANY
 )

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.budget import Budget
 from ..core.merge import merged_phases, merged_requests
@@ -35,8 +34,7 @@ SERVERS_SHARE = 0.35
 _IN_SERVERS = (Phase.ANNOUNCE, Phase.ADMISSION, Phase.DRAIN, Phase.END, Phase.HANDLER)
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """What the launcher began, by what it is.
 
     Attributes:
