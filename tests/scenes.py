@@ -6,7 +6,6 @@ module of scenes ends with ``main(SCENES)``; a test runs one with :func:`play`.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import os
@@ -16,6 +15,8 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from tests.loops import RUNNERS
 
 Found = dict[str, Any]
 Scene = Callable[[], Awaitable[Found] | Found]
@@ -37,14 +38,19 @@ _STOCKS = re.compile(
 INTERRUPTS = "INTERRUPTS"
 """How often a scene that is interrupted is: the variable. Five times in the gate."""
 
+LOOP = "LOOP"
+"""Of `tests.loops`, the one on which a scene is awaited: the variable."""
+
 SECONDS = 300.0
 
 
 def main(scenes: Mapping[str, Scene]) -> None:
     """Runs the scene named on the command line and prints what it measured."""
     scene = scenes[sys.argv[1]]
-    result = scene()
-    found = asyncio.run(_whole(result)) if inspect.isawaitable(result) else result
+    found = scene()
+    if inspect.isawaitable(found):
+        with RUNNERS[os.environ.get(LOOP, "asyncio")]() as runner:
+            found = runner.run(_whole(found))
     print("FOUND " + json.dumps(found), flush=True)
 
 

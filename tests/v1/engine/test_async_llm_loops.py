@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from typing import Any
 
 import pytest
-import uvloop
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from tests.loops import RUNNERS
 from tests.stub_core import ENDLESS, generate, stub_engine
 from vllm_ashutdown import EngineClosedError
-
-RUNNERS = {
-    "asyncio": asyncio.Runner,
-    "debug": lambda: asyncio.Runner(debug=True),
-    "uvloop": lambda: asyncio.Runner(loop_factory=uvloop.new_event_loop),
-}
-if sys.version_info >= (3, 12):
-
-    def _eager() -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
-        loop.set_task_factory(asyncio.eager_task_factory)
-        return loop
-
-    RUNNERS["eager"] = lambda: asyncio.Runner(loop_factory=_eager)
 
 
 async def tokens(engine: Any, name: str, count: int) -> int:

@@ -17,12 +17,12 @@ import time
 from typing import Any
 
 import psutil
-import uvloop
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from tests import pace
+from tests.loops import RUNNERS
 from tests.scenes import INTERRUPTS, Scene, main
 from tests.tiny_model import counts, tiny_model
 from vllm import SamplingParams
@@ -229,8 +229,7 @@ def interrupted() -> dict[str, Any]:
             timer.join()
         else:
             raise AssertionError("no KeyboardInterrupt")
-        new_loop = uvloop.new_event_loop if at % 2 else None
-        with asyncio.Runner(loop_factory=new_loop, debug=at % 3 == 0) as runner:
+        with list(RUNNERS.values())[at % len(RUNNERS)]() as runner:
             runner.run(_ask(engine, f"whole{at}", 24))
     report = asyncio.run(engine.ashutdown())
     assert report.clean, report

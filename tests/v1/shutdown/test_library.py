@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenes import INTERRUPTS, play
+from tests.loops import RUNNERS
+from tests.scenes import INTERRUPTS, LOOP, play
 from tests.v1.shutdown import library_scenes
 
 pytestmark = pytest.mark.real
@@ -37,6 +38,12 @@ def test_scene(scene: str, tmp_path: Path):
     if "held_ms" in found:
         # 20 ms is the promise; a machine that two others use may take a turn.
         assert found["held_ms"] < 60
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("loop", [name for name in RUNNERS if name != "asyncio"])
+def test_it_is_closed_on_every_kind_of_loop(loop: str, tmp_path: Path):
+    play(library_scenes.__name__, "ashutdown", tmp_path, environment={LOOP: loop})
 
 
 @pytest.mark.matrix
