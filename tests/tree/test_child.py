@@ -273,7 +273,7 @@ def test_an_allowance_ends():
     allowance = Allowance(10.0, 4.0, at=0.0)
     assert allowance.left() == 0
     assert allowance.drain_deadline == 4
-    assert Allowance(float("inf"), 0.0).left() == float("inf")
+    assert Allowance(float("inf"), 0.0, at=0.0).left() == float("inf")
 
 
 # -- told before it is there ---------------------------------------------------

@@ -152,8 +152,11 @@ class _Following(threading.local):
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        for module_name, module in list(sys.modules.items()):
-            if module_name.startswith("vllm.") and isinstance(module, ModuleType):
+        for module_name in list(sys.modules):  # another thread may import
+            if not module_name.startswith("vllm."):
+                continue
+            module = sys.modules.get(module_name)
+            if isinstance(module, ModuleType):
                 names = vars(module)
                 for name, found, replacement in waiting:
                     if names.get(name) is found:

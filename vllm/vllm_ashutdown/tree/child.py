@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -53,8 +52,7 @@ class Invitation(NamedTuple):
     above: Invitation | None = None
 
 
-@dataclass(eq=False, repr=False)
-class Allowance:
+class Allowance(NamedTuple):
     """What the parent leaves this process for its stop.
 
     Attributes:
@@ -65,7 +63,7 @@ class Allowance:
 
     seconds: float
     drain: float
-    at: float = field(default_factory=time.monotonic)
+    at: float
 
     def left(self) -> float:
         """Seconds left of all of it, never negative."""
@@ -223,7 +221,9 @@ class Child:
         if message.get("do") == "stop":
             if "seconds" in message:
                 allowance = Allowance(
-                    float(message["seconds"]), float(message.get("drain", 0.0))
+                    float(message["seconds"]),
+                    float(message.get("drain", 0.0)),
+                    time.monotonic(),
                 )
                 # Said again, it never gives more time than it did.
                 if self.allowance is None or allowance.left() < self.allowance.left():

@@ -6,7 +6,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from .member import Member
 from .message import Message
@@ -19,7 +18,6 @@ shall mean what it means in vLLM.
 """
 
 
-@dataclass(eq=False, repr=False)
 class Record:
     """What is known of one child.
 
@@ -38,23 +36,24 @@ class Record:
             is given back but its memory, and that takes the kernel a while.
     """
 
-    pid: int
-    name: str
-    start: int = 0
-    member: Member | None = None
-    below: dict[int, Member] = field(default_factory=dict)
-    ended: list[Message] = field(default_factory=list)
-    made: dict[str, str] = field(default_factory=dict)
-    said: list[Message] = field(default_factory=list)
-    gone: threading.Event = field(default_factory=threading.Event)
-    told_where: threading.Event = field(default_factory=threading.Event)
-    leaving: int | None = None
-    decide: Decide | None = None
-    on_gone: Callable[[], None] | None = None
-    stop: Message | None = None
-    wanted: bool = False
-    adopted: bool = False
-    talk: socket.socket | None = None
+    def __init__(self, pid: int, name: str) -> None:
+        self.pid = pid
+        self.name = name
+        self.start = 0
+        self.member: Member | None = None
+        self.below: dict[int, Member] = {}
+        self.ended: list[Message] = []
+        self.made: dict[str, str] = {}
+        self.said: list[Message] = []
+        self.gone = threading.Event()
+        self.told_where = threading.Event()
+        self.leaving: int | None = None
+        self.decide: Decide | None = None
+        self.on_gone: Callable[[], None] | None = None
+        self.stop: Message | None = None
+        self.wanted = False
+        self.adopted = False
+        self.talk: socket.socket | None = None
 
 
 def default_decision(member: Member, number: int) -> bool:
