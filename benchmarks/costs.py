@@ -21,6 +21,7 @@ def load(found: Found) -> Section:
         (
             cost["role"],
             Median(**cost["milliseconds"]).text(1),
+            f"{cost['milliseconds']['value'] / 1e3 / cost['vllm']:.2%}",
             Median(**cost["megabytes"]).text(2),
             str(cost["own"]),
             ", ".join(cost["third_party"]) or "none",
@@ -39,7 +40,7 @@ def load(found: Found) -> Section:
             strip("milliseconds", bars("milliseconds"), "ms", 30.0),
             strip("megabytes", bars("megabytes"), "MB", 5.0),
         ],
-        [Table(("", "ms", "MB", "modules", "third party"), rows)],
+        [Table(("", "ms", "of vLLM's own", "MB", "modules", "third party"), rows)],
         [Verdict(promise, not broken, "; ".join(broken))],
     )
 

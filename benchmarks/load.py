@@ -9,7 +9,8 @@ does nothing, in turns. What both see is the same process to the last byte, so t
 difference is the plugin's. All seams of modules that are there are laid at once, with
 their adapters: that is the whole cost, of which a part may come later in real life. The
 plugin is compiled, as an installation leaves it: a checkout whose Python may write no
-bytecode would be compiled anew by each child, which costs more than all the rest.
+bytecode would be compiled anew by each child, which costs more than all the rest. What
+vLLM's own imports took in the same process stands beside it, since machines differ.
 
 The exit code is 1 if a role needs more than 30 ms or 5 MB, or if a core or a worker
 imports a third-party module that vLLM had not imported there.
@@ -88,6 +89,7 @@ class Cost:
         megabytes: Likewise.
         third_party: Modules of others that the plugin alone brought in.
         own: How many modules of the plugin.
+        vllm: Seconds that vLLM's own imports took there, to compare with.
     """
 
     role: str
@@ -95,6 +97,12 @@ class Cost:
     megabytes: Median
     third_party: tuple[str, ...]
     own: int
+    vllm: float
+
+    @property
+    def share(self) -> float:
+        """The time as a share of what vLLM's own imports took."""
+        return self.milliseconds.value / 1e3 / self.vllm
 
     @property
     def broken(self) -> Iterator[str]:
@@ -114,17 +122,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     costs = []
     for role in arguments.roles or ROLES:
         with console.status(f"{role}: importing vLLM, then {arguments.runs} rounds"):
-            rounds = measured(role, arguments.runs)
-        costs.append(cost_of(role, rounds))
+            vllm, rounds = measured(role, arguments.runs)
+        costs.append(cost_of(role, vllm, rounds))
         console.print(f"{role}: {arguments.runs} rounds", highlight=False)
     console.print(
         table_of(
             "the plugin's cost by role, median [95 %]",
-            ("", "ms", "MB", "modules", "third party"),
+            ("", "ms", "of vLLM's own", "MB", "modules", "third party"),
             [
                 (
                     cost.role,
                     cost.milliseconds.text(1),
+                    f"{cost.share:.2%}",
                     cost.megabytes.text(2),
                     str(cost.own),
                     ", ".join(cost.third_party) or "none",
@@ -172,8 +181,11 @@ def _role(text: str) -> str:
     return text
 
 
-def measured(role: str, rounds: int) -> list[tuple[Load, Load]]:
-    """With and without, round by round, from a process of that role."""
+def measured(role: str, rounds: int) -> tuple[float, list[tuple[Load, Load]]]:
+    """From a process of that role: how long vLLM's own imports took, and the rounds.
+
+    A round is one load of the plugin and one of nothing.
+    """
     program = (
         f"import sys; sys.path[:0] = {sys.path[:2]!r}\n"
         "from benchmarks import load\n"
@@ -187,7 +199,8 @@ def measured(role: str, rounds: int) -> list[tuple[Load, Load]]:
         check=True,
     )
     said = json.loads(done.stdout.splitlines()[-1])
-    return [(_load(pair[0]), _load(pair[1])) for pair in said]
+    pairs = [(_load(pair[0]), _load(pair[1])) for pair in said["pairs"]]
+    return said["vllm"], pairs
 
 
 def _load(said: dict[str, Any]) -> Load:
@@ -197,8 +210,11 @@ def _load(said: dict[str, Any]) -> Load:
 def be(role: str, rounds: int) -> None:
     """In that process: imports, forks, and prints what the children measured."""
     warnings.simplefilter("ignore")
-    for name in ROLES[role]:
-        importlib.import_module(name)
+    with Stopwatch() as watch:
+        began = watch.read()
+        for name in ROLES[role]:
+            importlib.import_module(name)
+        vllm = watch.read() - began
     pairs = []
     with tempfile.TemporaryDirectory(prefix="load-") as bytecode:
         sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
@@ -207,7 +223,7 @@ def be(role: str, rounds: int) -> None:
             arms = (True, False) if number % 2 else (False, True)
             found = {arm: _in_a_child(arm) for arm in arms}
             pairs.append((found[True], found[False]))
-    print(json.dumps(pairs), flush=True)
+    print(json.dumps({"vllm": vllm, "pairs": pairs}), flush=True)
     os._exit(0)  # nothing of vLLM's has to be taken apart
 
 
@@ -270,8 +286,8 @@ def _resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def cost_of(role: str, rounds: Sequence[tuple[Load, Load]]) -> Cost:
-    """With the plugin less without it."""
+def cost_of(role: str, vllm: float, rounds: Sequence[tuple[Load, Load]]) -> Cost:
+    """With the plugin less without it, and ``vllm``, to compare with."""
     brought: set[str] = set()
     for loaded, bare in rounds:
         brought |= set(loaded.third_party) - set(bare.third_party)
@@ -281,6 +297,7 @@ def cost_of(role: str, rounds: Sequence[tuple[Load, Load]]) -> Cost:
         Median.of([(one.size - other.size) / 1e6 for one, other in rounds]),
         tuple(sorted(brought)),
         max(loaded.own for loaded, _ in rounds),
+        vllm,
     )
 
 

@@ -69,16 +69,17 @@ def test_whose_a_module_is(module, third_party):
 def test_a_cost_is_with_the_plugin_less_without_it():
     bare = Load(0.001, 1_000_000, ("common",), 0)
     loaded = Load(0.021, 3_500_000, ("common", "dear"), 50)
-    cost = cost_of(CORE, [(loaded, bare)] * 6)
+    cost = cost_of(CORE, 4.0, [(loaded, bare)] * 6)
     assert cost.milliseconds.value == pytest.approx(20)
     assert cost.megabytes.value == pytest.approx(2.5)
     assert (cost.third_party, cost.own) == (("dear",), 50)
+    assert cost.share == pytest.approx(0.005)
 
 
 def cost(
     role: str = CORE, ms: float = 20.0, mb: float = 2.0, third: tuple[str, ...] = ()
 ) -> Cost:
-    return Cost(role, Median(ms, None, None), Median(mb, None, None), third, 50)
+    return Cost(role, Median(ms, None, None), Median(mb, None, None), third, 50, 4.0)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ FOUND: dict[str, Any] = {
                 "megabytes": {"value": 2.0, "low": None, "high": None},
                 "third_party": [],
                 "own": 48,
+                "vllm": 6.0,
             }
         ],
         "broken": [],
