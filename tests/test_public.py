@@ -94,7 +94,7 @@ def test_the_core_knows_asyncio_and_not_vllm():
     )
     assert "vllm_ashutdown.core.order" in modules
     # multiprocessing has a name of its own for the main module.
-    others = {"anyio", "sniffio", "idna", "typing_extensions", "__mp_main__"}
+    others = {"anyio", "sniffio", "idna", "typing_extensions", "__mp_main__", "msgspec"}
     assert foreign(modules) <= others
     assert not [name for name in modules if ".adapters" in name or ".http" in name]
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.core.test_phase_report import REPORTS
 from tests.reports import a_report
@@ -81,7 +81,7 @@ def test_ticks_are_few_round_and_in_order(seconds):
 @given(REPORTS, st.floats(0, 1e6))
 def test_whatever_a_report_says_no_bar_leaves_its_axis(report, ended):
     end = ProcessEnd("one", 1, 0, ended=ended)
-    for chart in charts(dataclasses.replace(report, processes=(end,))):
+    for chart in charts(structs.replace(report, processes=(end,))):
         assert chart.ticks
         for bar in (*chart.phases, *chart.processes):
             assert 0 <= bar.left <= 100

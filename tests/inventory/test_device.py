@@ -4,6 +4,7 @@ import sys
 import types
 
 import pytest
+from msgspec import structs
 
 from tests.inventory.planted import child
 from tests.inventory.sides import found, needs_linux, sees, spares
@@ -78,7 +79,7 @@ def test_memory_that_the_driver_still_counts_for_a_process(plant, module):
 def test_memory_of_others(plant):
     with child() as (process, _):
         plant({"pynvml": Nvml((process.pid, 2**20))})
-        recycled = process._replace(start=process.start - 1)
+        recycled = structs.replace(process, start=process.start - 1)
         assert found("device memory", processes=(process,)) != set()
         assert found("device memory", processes=(recycled,)) == set()
         assert found("device memory", processes=(GONE,)) == set()

@@ -7,6 +7,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.inventory.planted import LISTENING, MAPPED, child
 from vllm_ashutdown.inventory import (
@@ -162,7 +163,7 @@ def test_a_row_survives_json():
     with child() as (process, _):
         seen = look(Owned(processes=(process,)))
     for row in compare(seen, seen):
-        text = json.dumps(row._asdict())
+        text = json.dumps(structs.asdict(row))
         assert Row.from_plain(json.loads(text)) == row
 
 
@@ -176,7 +177,7 @@ def test_a_row_survives_json():
     ],
 )
 def test_what_is_no_row_is_refused(changed):
-    data = Row("a")._asdict()
+    data = structs.asdict(Row("a"))
     with pytest.raises(ValueError, match="not a row"):
         Row.from_plain(data | changed)
     for part in data:

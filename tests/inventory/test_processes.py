@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 
+from msgspec import structs
+
 from tests.inventory.planted import child
 from tests.inventory.sides import found, needs_linux, sees, spares
 from tests.life import MAIN_THREAD_ENDS
@@ -44,7 +46,7 @@ def test_a_zombie_whose_other_threads_run_on_is_not_gone():
 @spares("processes")
 def test_a_pid_that_was_given_to_another_process():
     with child() as (process, _):
-        recycled = process._replace(start=process.start - 1)
+        recycled = structs.replace(process, start=process.start - 1)
         assert recycled.is_replaced
         assert not process.is_replaced
         assert found("processes", processes=(recycled,)) == set()

@@ -14,9 +14,11 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from tests.tree.ear import Ear, Words, tell
 from vllm_ashutdown.core.files import ledger
@@ -179,7 +181,7 @@ def middle(ear: str, meet: str, method: str, *names: str) -> None:
 
     def leave(number: int, frame: object) -> None:
         for one in end([kid.process for kid in kids], 5.0):
-            a_tie().send({"is": "ended", "end": asdict(one)})
+            a_tie().send({"is": "ended", "end": structs.asdict(one)})
         raise SystemExit(0)
 
     for number in child.SIGNALS:
@@ -204,7 +206,7 @@ def hasty(ear: str, meet: str, method: str) -> None:
     def leave(number: int, frame: object) -> None:
         assert staying_after([kid.process], 10.0) == []
         one = ProcessEnd("lingering", kid.pid, leaving(kid.process))
-        a_tie().send({"is": "ended", "end": asdict(one)})
+        a_tie().send({"is": "ended", "end": structs.asdict(one)})
         os._exit(0)
 
     a_tie().means(signal.SIGTERM, leave)

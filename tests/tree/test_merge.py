@@ -30,15 +30,18 @@ def records(phase: Phase | None = None) -> st.SearchStrategy[PhaseRecord]:
 
 
 COUNTS = st.integers(0, 1000)
-REPORTS = st.builds(
-    ShutdownReport,
-    trigger=st.just(Trigger.call("a test")),
-    mode=st.just(Mode.DRAIN),
-    final_mode=st.just(Mode.DRAIN),
-    seconds=SECONDS,
-    phases=st.lists(records(), max_size=9, unique_by=lambda one: one.phase).map(tuple),
-    requests=st.builds(RequestCounts, COUNTS, COUNTS, COUNTS),
-)
+REPORTS = st.fixed_dictionaries(
+    {
+        "trigger": st.just(Trigger.call("a test")),
+        "mode": st.just(Mode.DRAIN),
+        "final_mode": st.just(Mode.DRAIN),
+        "seconds": SECONDS,
+        "phases": st.lists(records(), max_size=9, unique_by=lambda one: one.phase).map(
+            tuple
+        ),
+        "requests": st.builds(RequestCounts, COUNTS, COUNTS, COUNTS),
+    }
+).map(lambda given: ShutdownReport(**given))
 FEW = settings(max_examples=40, deadline=None)
 
 

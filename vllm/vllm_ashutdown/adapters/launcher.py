@@ -12,7 +12,9 @@ import functools
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from .. import report_file, settings
 from ..core.budget import DEATH_SECONDS
@@ -80,7 +82,7 @@ def make_find_process_using_port(original: Callable[..., Any]) -> Callable[..., 
     return find_process_using_port
 
 
-class _Wish(NamedTuple):
+class _Wish(Struct, frozen=True):
     """What the first to ask wanted.
 
     Attributes:

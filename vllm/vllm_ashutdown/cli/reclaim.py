@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from msgspec import structs
+
 from ..core.claims import place
 from ..core.reclaim import Reclaimed, Verdict, reclaim
 
@@ -21,7 +23,7 @@ def show(*, remove: bool, as_json: bool) -> int:
     if as_json:
         words = {
             "directory": str(place()),
-            "leftovers": [one._asdict() for one in found.leftovers],
+            "leftovers": [structs.asdict(one) for one in found.leftovers],
             "alive": list(found.alive),
         }
         print(json.dumps(words, indent=2))

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+
+from msgspec import Struct, structs
 
 from .mode import Mode
 from .phase import Phase
@@ -34,7 +35,7 @@ DEATH_SECONDS = 0.9
 memory that the restart needs, and there is nobody to wait for."""
 
 
-class Budget(NamedTuple):
+class Budget(Struct, frozen=True):
     """A stop's time: ``drain`` seconds for requests, then a teardown reserve.
 
     Attributes:
@@ -99,7 +100,7 @@ class Budget(NamedTuple):
         Time that the requests did not need is nobody's: a core that hangs after
         a short drain does not get it on top.
         """
-        return self._replace(drain=min(self.drain, max(0.0, self.elapsed())))
+        return structs.replace(self, drain=min(self.drain, max(0.0, self.elapsed())))
 
     def raised_to(self, mode: Mode) -> Budget:
         """This budget once the stop is raised to ``mode``."""
@@ -108,5 +109,5 @@ class Budget(NamedTuple):
             # The teardown begins anew here, so that each phase's reserve is a
             # share of what is left and not of what there was.
             left = min(KILL_SECONDS, cut.remaining())
-            cut = cut._replace(drain=self.elapsed(), teardown=left)
+            cut = structs.replace(cut, drain=self.elapsed(), teardown=left)
         return cut

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..errors import ENDED
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Exchange:
+class Exchange(Struct):
     """Links an HTTP request to the engine requests that are made for it.
 
     The HTTP side sets it in the request's context and reads it; the engine

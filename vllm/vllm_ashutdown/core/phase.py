@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class Phase(enum.StrEnum):
@@ -34,7 +35,7 @@ class Outcome(enum.StrEnum):
     """It raised; the error is logged and the stop went on."""
 
 
-class PhaseRecord(NamedTuple):
+class PhaseRecord(Struct, frozen=True):
     """One phase of one stop.
 
     Attributes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from .phase import Phase
 from .report import RequestCounts
@@ -22,7 +24,7 @@ _UNCOUNTED = (Phase.ANNOUNCE, Phase.ADMISSION, Phase.DRAIN)
 """In these nobody has counted yet what came to its own end."""
 
 
-class Reading(NamedTuple):
+class Reading(Struct, frozen=True):
     """What there is to tell.
 
     Attributes:

@@ -11,9 +11,10 @@ import platform
 import socket
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from .claims import SUFFIX, identity, is_ours, place
 from .files import Kind, release
@@ -32,7 +33,7 @@ class Verdict(enum.StrEnum):
     REFUSED = "refused"
 
 
-class Leftover(NamedTuple):
+class Leftover(Struct, frozen=True):
     """One thing that a dead instance has left.
 
     Attributes:
@@ -54,8 +55,7 @@ class Leftover(NamedTuple):
         return f"{self.kind} {self.path} {self.verdict}{why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Reclaimed:
+class Reclaimed(Struct, frozen=True):
     """What one look has found.
 
     Attributes:

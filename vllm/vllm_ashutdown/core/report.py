@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, structs
 
 from .mode import Mode
 from .phase import Outcome, Phase, PhaseRecord
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ..inventory import Row
 
 
-@dataclass(slots=True)
-class RequestCounts:
+class RequestCounts(Struct):
     """What became of the requests, counted from the first trigger on.
 
     A drain that was prepared before it counts, too.
@@ -36,8 +35,7 @@ class RequestCounts:
     refused: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEnd:
+class ProcessEnd(Struct, frozen=True, eq=False):
     """How one process of the engine ended.
 
     Attributes:
@@ -56,7 +54,20 @@ class ProcessEnd:
     pid: int
     exitcode: int | None
     killed: bool = False
-    ended: float | None = field(default=None, compare=False)
+    ended: float | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same process ended in the same way, whenever that was seen."""
+        if not isinstance(other, ProcessEnd):
+            return NotImplemented
+        return self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[object, ...]:
+        return self.name, self.pid, self.exitcode, self.killed
 
     @property
     def clean(self) -> bool:
@@ -78,14 +89,13 @@ class ProcessEnd:
         """The same, with its end counted from ``moment``; never before that."""
         if self.ended is None:
             return self
-        return dataclasses.replace(self, ended=max(0.0, self.ended - moment))
+        return structs.replace(self, ended=max(0.0, self.ended - moment))
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid}): {self.how}"
 
 
-@dataclass(frozen=True, slots=True)
-class ShutdownReport:
+class ShutdownReport(Struct, frozen=True):
     """One stop of one engine.
 
     Attributes:
@@ -109,8 +119,8 @@ class ShutdownReport:
     phases: tuple[PhaseRecord, ...]
     requests: RequestCounts
     processes: tuple[ProcessEnd, ...] = ()
-    leftovers: tuple[str, ...] = field(default=())
-    inventory: tuple[Row, ...] = field(default=())
+    leftovers: tuple[str, ...] = ()
+    inventory: tuple[Row, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -153,7 +163,7 @@ class ShutdownReport:
         self, record: PhaseRecord, seconds: float, refused: int = 0
     ) -> ShutdownReport:
         """The report of a server: of its engine, and of HTTP around it."""
-        requests = dataclasses.replace(
+        requests = structs.replace(
             self.requests, refused=self.requests.refused + refused
         )
         at = next(
@@ -161,13 +171,11 @@ class ShutdownReport:
             len(self.phases),
         )
         phases = (*self.phases[:at], record, *self.phases[at:])
-        return dataclasses.replace(
-            self, phases=phases, seconds=seconds, requests=requests
-        )
+        return structs.replace(self, phases=phases, seconds=seconds, requests=requests)
 
     def to_json(self) -> str:
         """The report as one JSON object; infinite spans become ``null``."""
-        return json.dumps(_plain(dataclasses.asdict(self)))
+        return json.dumps(_plain(self))
 
     @classmethod
     def from_json(cls, text: str) -> ShutdownReport:
@@ -237,8 +245,8 @@ def _lines(value: Any) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "_asdict"):  # a named tuple
-        value = value._asdict()
+    if isinstance(value, Struct):
+        value = structs.asdict(value)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import signal
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class TriggerKind(enum.StrEnum):
@@ -17,7 +18,7 @@ class TriggerKind(enum.StrEnum):
     WATCHDOG = "watchdog"
 
 
-class Trigger(NamedTuple):
+class Trigger(Struct, frozen=True):
     """One request to stop, as the log and the report name it."""
 
     kind: TriggerKind

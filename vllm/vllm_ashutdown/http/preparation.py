@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import structs
+
 from ..core.phase import Phase
 from ..core.reading import PREPARE, SERVING, Reading, of_stop
 from ..core.stop import Stop
@@ -93,7 +95,7 @@ class Preparation:
         reading = self.reading()
         if settled.is_set() and not self._stops:
             # It may be prepared anew by now, for others.
-            return reading._replace(phase=SERVING)
+            return structs.replace(reading, phase=SERVING)
         return reading
 
     async def _all_idle(self) -> None:

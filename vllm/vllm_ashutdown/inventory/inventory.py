@@ -6,7 +6,9 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct, structs
 
 from .device import DEVICE_MEMORY
 from .files import IPC_FILES, TEMPORARY_FILES
@@ -37,7 +39,7 @@ PROBES: tuple[Probe, ...] = (
 """One for each kind, in the order in which a report shows them."""
 
 
-class Look(NamedTuple):
+class Look(Struct, frozen=True):
     """What was there at one moment.
 
     Attributes:
@@ -51,7 +53,7 @@ class Look(NamedTuple):
     seconds: float = 0.0
 
 
-class Row(NamedTuple):
+class Row(Struct, frozen=True):
     """One kind of resource before and after a stop.
 
     Attributes:
@@ -157,7 +159,8 @@ def _with_names(owned: Owned, before: Look) -> Owned:
         # leads to nothing: it went with its holder.
         return frozenset(before.items.get(probe.row, ()))
 
-    return owned._replace(
+    return structs.replace(
+        owned,
         memory=owned.memory | names(MEMORY),
         semaphores=owned.semaphores | names(SEMAPHORES),
         files=owned.files | names(TEMPORARY_FILES),

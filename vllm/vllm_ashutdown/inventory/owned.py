@@ -10,13 +10,15 @@ import asyncio
 import os
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from . import view
 from .groups import initialised_groups
 
 
-class Process(NamedTuple):
+class Process(Struct, frozen=True):
     """One process of the instance: a core, a worker, an API server, a coordinator.
 
     Attributes:
@@ -57,7 +59,7 @@ class Process(NamedTuple):
         return f"{self.name} (pid {self.pid})"
 
 
-class Baseline(NamedTuple):
+class Baseline(Struct, frozen=True):
     """What was there before the instance. None of it is the instance's.
 
     Attributes:
@@ -72,7 +74,7 @@ class Baseline(NamedTuple):
     groups: frozenset[str] = frozenset()
 
 
-class Owned(NamedTuple):
+class Owned(Struct, frozen=True):
     """What belongs to one instance, as far as it is known.
 
     It keeps nothing alive but the loop.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from .view import View
 
 
-class Probe(NamedTuple):
+class Probe(Struct, frozen=True):
     """One row of the inventory.
 
     Attributes:

@@ -10,7 +10,9 @@ import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from .owned import Owned, Process
@@ -22,7 +24,7 @@ _UNLINKED = " (deleted)"
 """What Linux puts behind the path of a file that has lost its name."""
 
 
-class Held(NamedTuple):
+class Held(Struct, frozen=True):
     """What a process maps or has open in /dev/shm.
 
     Attributes:

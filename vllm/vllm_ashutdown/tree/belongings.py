@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from ..core.files import Kind, release, without_dead_tracker
 from ..inventory import PROBES, Owned
 from ..inventory import Process as Seen
@@ -22,7 +24,7 @@ _TOO_MANY = ("descriptors",)
 """A server has one for each client: that is for those who look for growth."""
 
 ROWS = tuple(
-    probe._replace(must_go=probe.must_go and probe.row not in _THE_HOSTS)
+    structs.replace(probe, must_go=probe.must_go and probe.row not in _THE_HOSTS)
     for probe in PROBES
     if probe.row not in _TOO_MANY
 )

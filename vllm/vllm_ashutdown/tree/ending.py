@@ -8,8 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from .handle import handles, ready
 from .home import Home, home
@@ -262,4 +263,4 @@ def _timed(one: ProcessEnd, here: Home) -> ProcessEnd:
     """``one`` with the time of its end; at the latest now, if it is only being told."""
     if one.exitcode is None:
         return one
-    return replace(one, ended=here.ended(one.pid) or time.monotonic())
+    return structs.replace(one, ended=here.ended(one.pid) or time.monotonic())

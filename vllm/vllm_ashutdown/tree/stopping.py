@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from ..core.budget import Budget
 from ..core.merge import merged_phases, merged_requests
@@ -34,7 +36,7 @@ SERVERS_SHARE = 0.35
 _IN_SERVERS = (Phase.ANNOUNCE, Phase.ADMISSION, Phase.DRAIN, Phase.END, Phase.HANDLER)
 
 
-class Tree(NamedTuple):
+class Tree(Struct, frozen=True):
     """What the launcher began, by what it is.
 
     Attributes:
