@@ -85,11 +85,15 @@ class ProcessEnd(Struct, frozen=True, eq=False):
             return f"ended by signal {-self.exitcode}"
         return f"exit {self.exitcode}"
 
+    def over_at(self, moment: float) -> ProcessEnd:
+        """The same, of which it is known when."""
+        return structs.replace(self, ended=moment)
+
     def since(self, moment: float) -> ProcessEnd:
         """The same, with its end counted from ``moment``; never before that."""
         if self.ended is None:
             return self
-        return structs.replace(self, ended=max(0.0, self.ended - moment))
+        return self.over_at(max(0.0, self.ended - moment))
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid}): {self.how}"

@@ -10,8 +10,6 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
-
 from .handle import handles, ready
 from .home import Home, home
 from .member import Member
@@ -263,4 +261,4 @@ def _timed(one: ProcessEnd, here: Home) -> ProcessEnd:
     """``one`` with the time of its end; at the latest now, if it is only being told."""
     if one.exitcode is None:
         return one
-    return structs.replace(one, ended=here.ended(one.pid) or time.monotonic())
+    return one.over_at(here.ended(one.pid) or time.monotonic())
