@@ -221,6 +221,8 @@ def test_a_forked_child_leaves_it_alone(llm):
         try:
             engine.shutdown()
             assert not engine.engine_core._finalizer.alive
+            assert engine.engine_core.input_socket._shadow  # else it would complain
+            assert engine.engine_core.resources.ctx._shadow
             try:
                 engine.step()
             except EngineClosedError:
@@ -229,6 +231,7 @@ def test_a_forked_child_leaves_it_alone(llm):
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
     assert engine.engine_core._finalizer.alive
+    assert not engine.engine_core.input_socket._shadow
     assert run(one, "1", 5) == ["1"]
 
 

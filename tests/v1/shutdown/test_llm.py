@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 TIMES = {INTERRUPTS: os.environ.get(INTERRUPTS, "5")}
 IN_PROCESS = TIMES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 CODES = {"an_exception_on_the_way_out": 1, "sys_exit": 3}
+
+NEVER = re.compile(r"(?!)")
+"""vLLM's own stop is not what is asked about here."""
 
 ELSEWHERE = ("in_process", "core_process", "what_changes_in_the_environment")
 
@@ -62,14 +66,16 @@ def test_with_a_core_process(tmp_path: Path, scene: str):
 def test_the_environment_is_as_vllm_leaves_it(tmp_path: Path):
     """Which names it changes itself is its own affair; there is none more."""
     changed = []
-    for number, off in enumerate(({"VLLM_ASHUTDOWN": "0"}, {})):
+    for number, of_stock in enumerate(
+        ({"environment": {"VLLM_ASHUTDOWN": "0"}, "bad": NEVER, "killed": True}, {})
+    ):
         temporary = tmp_path / str(number)
         temporary.mkdir()
         found = play(
             llm_scenes.__name__,
             "what_changes_in_the_environment",
             temporary,
-            environment=off,
+            **of_stock,
         )
         changed.append(found["environment"])
     assert changed[0] == changed[1]

@@ -162,8 +162,18 @@ def kill(client: Any, struck: set[int]) -> None:
 
 
 def forsake(client: Any) -> None:
-    """Keeps vLLM's finalizers from running in a forked child: they end processes."""
+    """Leaves a forked child without a say over what is its parent's.
+
+    vLLM's finalizers would end processes. ZMQ's sockets and contexts cannot be closed
+    there, and complain of just that when they go: to a child they are what pyzmq calls
+    shadows, of which somebody else is the owner.
+    """
+    import zmq
+
     resources = getattr(client, "resources", None)
+    for held in vars(resources).values() if resources is not None else ():
+        if isinstance(held, zmq.Socket | zmq.Context):
+            held._shadow = True
     for one in (
         client,
         getattr(resources, "engine_manager", None),
