@@ -100,7 +100,11 @@ class Server:
                 errors="replace",
             )
         except OSError as error:
-            raise ServerFailedError(f"{command[0]}: {error.strerror}") from error
+            lost = isinstance(error, FileNotFoundError)
+            advice = "; give its path, or activate its environment" if lost else ""
+            raise ServerFailedError(
+                f"{command[0]}: {error.strerror}{advice}"
+            ) from error
         family.top = self.pid
         self._threads = [
             threading.Thread(target=work, daemon=True)
