@@ -279,7 +279,7 @@ def test_an_address_that_is_taken(tmp_path):
 def test_a_program_that_is_not_there(tmp_path):
     address = options_of(["--port", str(free_port())], {}).address
     with pytest.raises(
-        ServerFailedError, match="no-such-program: No such file.*; give its path"
+        ServerFailedError, match=r"no-such-program: No such file.*; give its path"
     ):
         audit(Plan(["no-such-program"]), address, tmp_path, Quiet())
 
