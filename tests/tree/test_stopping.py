@@ -97,6 +97,33 @@ def test_the_cores_are_told_when_the_last_server_is_gone(ear, fork):
     assert report.seconds < 5
 
 
+def test_the_cores_need_not_wait_for_the_kernel_to_be_done_with_a_server(ear, fork):
+    server, core = fork(targets.slow_to_go), fork(targets.core)
+    stopping = Stopping(tree_of([server], [core], []), Mode.ABORT, 0.0, 10.0)
+    assert ear.hear("core")["pid"] == core.pid
+    assert server.process.exitcode is None
+    os.kill(server.pid, signal.SIGUSR1)
+    report = stopping.report()
+    assert report.processes == (
+        ProcessEnd("slow_to_go", server.pid, 0),
+        ProcessEnd("core", core.pid, 0),
+    )
+    assert report.requests.refused == 2
+    assert report.clean
+
+
+def test_a_server_that_says_that_it_leaves_and_stays_is_killed(ear, fork):
+    server, core = fork(targets.slow_to_go), fork(targets.core)
+    stopping = Stopping(tree_of([server], [core], []), Mode.ABORT, 0.0, 1.0)
+    report = stopping.report()
+    assert report.processes == (
+        ProcessEnd("slow_to_go", server.pid, -signal.SIGKILL, killed=True),
+        ProcessEnd("core", core.pid, 0),
+    )
+    assert not report.clean
+    assert report.seconds < 1.5
+
+
 def test_nothing_is_told_twice_while_a_server_drains(ear, fork):
     slow, quick = fork(targets.server, 2, 0), fork(targets.server, 1, 0)
     core = fork(targets.core)

@@ -2,14 +2,17 @@
 
 With several API servers the requests end in them, and the cores belong to the
 launcher. It has no event loop and no request: it tells the servers, each of which
-keeps the order of its own, and stops the cores when the last of them is gone.
+keeps the order of its own, and stops the cores when the last of them leaves: the
+kernel takes back the memory of all of them at the same time then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -19,12 +22,12 @@ from ..core.merge import merged_phases, merged_requests
 from ..core.mode import Mode
 from ..core.order import core_seconds
 from ..core.phase import Phase
-from ..core.report import ShutdownReport
+from ..core.report import ProcessEnd, ShutdownReport
 from ..core.stop import Detail, Stop
 from ..core.trigger import Trigger
 from ..inventory import Look, Owned, compare, leftovers, look
 from .belongings import ROWS, made_by, owned_by, release_for
-from .ending import end, ends_of, kill, reap, strike
+from .ending import alive_after, end, ends_of, kill, leaving, reap, strike
 from .handle import handles, ready
 from .home import home
 
@@ -68,6 +71,8 @@ class TreeStop:
         self._tree = tree
         self._reports: list[ShutdownReport] = []
         self._killed: set[int] = set()
+        self._leaving: list[Any] = []
+        self._ends: dict[int, list[ProcessEnd]] = {}
         self._before: Look | None = None
         self._made: dict[str, str] = {}
         self._wake, self._waker = os.pipe()
@@ -92,12 +97,13 @@ class TreeStop:
         try:
             self._tell()
             stop.enter(Phase.DRAIN if stop.mode is Mode.DRAIN else Phase.END)
-            self._until_servers_are_gone()
+            self._until_servers_leave()
             stop.records += merged_phases(self._reports, _IN_SERVERS)
             stop.drained()
             stop.requests = merged_requests(self._reports)
             http = merged_phases(self._reports, [Phase.HTTP])
             stop.do(Phase.CORE, self._stop_cores)
+            self._until_servers_are_gone()
             stop.do(Phase.RELEASE, self._release)
             stop.records += http
             stop.do(Phase.AUDIT, self._audit)
@@ -129,13 +135,23 @@ class TreeStop:
                 )
                 process.terminate()
 
-    def _until_servers_are_gone(self) -> None:
-        with handles(self._tree.servers) as running:
+    def _until_servers_leave(self) -> None:
+        """Waits until each of them is over, or has given back all but its memory."""
+        with contextlib.ExitStack() as opened:
+            running = opened.enter_context(handles(self._tree.servers))
+            bell = self._bell(opened)
             while running:
-                woken = ready([*running, self._wake], self._servers_seconds())
+                for handle, process in list(running.items()):
+                    if leaving(process) is not None:
+                        self._leaving.append(running.pop(handle))
+                if not running:
+                    break
+                woken = ready([*running, self._wake, *bell], self._servers_seconds())
                 for one in woken:
                     if one == self._wake:
                         os.read(self._wake, 64)
+                    elif one in bell:
+                        os.eventfd_read(one)
                     else:
                         reap(running.pop(one))
                 if not woken and self._servers_seconds() <= 0:
@@ -143,8 +159,24 @@ class TreeStop:
             late = list(running.values())
         self._killed |= kill(late)
         for process in self._tree.servers:
-            self.stop.processes += ends_of(process, self._killed)
+            if process not in self._leaving:
+                self._ends[process.pid] = ends_of(process, self._killed)
             self._reports += _reports_of(process)
+
+    def _bell(self, opened: contextlib.ExitStack) -> list[int]:
+        here = home()
+        try:
+            return [] if here is None else [opened.enter_context(here.bell())]
+        except OSError:  # no descriptors left: they are seen when they are gone
+            return []
+
+    def _until_servers_are_gone(self) -> None:
+        """Waits for those that had said that they leave; the kernel is at them."""
+        self._killed |= kill(alive_after(self._leaving, core_seconds(self.stop)))
+        for process in self._leaving:
+            self._ends[process.pid] = ends_of(process, self._killed)
+        ends = [self._ends[process.pid] for process in self._tree.servers]
+        self.stop.processes[:0] = chain.from_iterable(ends)
 
     # -- what is behind them ---------------------------------------------------
 
