@@ -205,6 +205,9 @@ def _judged(
         broken.append(f"{len(errors)} error lines")
     if leftovers:
         broken.append(f"{len(leftovers)} things left behind")
+    if trial.arm == OURS and server.report_path.exists():
+        # Of a process that had to be killed, say: it is not seen from outside.
+        broken += [f"its report: {problem}" for problem in server.report.problems]
     last = max((answer.last_byte_at for answer in answers), default=None)
     return Trial(
         *(case, trial.arm, trial.round, end.code),

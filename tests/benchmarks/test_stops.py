@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -118,6 +119,8 @@ class FakeServer:
     address = None
     errors: Sequence[str] = ()
     end = End(0, 0.4, 100.4)
+    report_path = Path(__file__)  # it has written one
+    report = SimpleNamespace(problems=())
 
     def __init__(self, directory, *options, topology, environment):
         self.options, self.environment = options, environment
@@ -211,6 +214,11 @@ def test_a_hang_and_an_error_line_are_broken_promises(fakes):
     found = attempt(PLAIN, OURS, 1, 30)
     assert found.hung
     assert found.broken == ["hung", "1 error lines"]
+
+
+def test_what_its_own_report_complains_of_is_a_broken_promise(fakes):
+    fakes.server.report = SimpleNamespace(problems=("EngineCore was killed",))
+    assert attempt(PLAIN, OURS, 1, 30).broken == ["its report: EngineCore was killed"]
 
 
 def test_the_floor_is_a_kill_of_a_server_without_the_plugin(fakes, monkeypatch):
