@@ -177,8 +177,11 @@ def _titled(run: Callable[..., None]) -> Callable[..., None]:
 @_titled
 def _core(workers: int) -> None:
     begun: list[Any] = []
+    pid = os.getpid()
 
     def leave(number: int, frame: object) -> None:
+        if os.getpid() != pid:
+            os._exit(0)  # a worker that was forked, and has no handler of its own yet
         allowance = _tie().allowance
         left = 2.0 if allowance is None else allowance.left()
         end(begun, left * 0.6)
