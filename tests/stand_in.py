@@ -100,7 +100,9 @@ class StandIn(Server):
         )
 
     def _until_ready(self) -> None:
-        if not self.wait_for(READY, 20.0, self.topology.api_servers):
+        up = self.wait_for(READY, 20.0, self.topology.api_servers)
+        # A real server's cores have all of their workers before anyone serves.
+        if not up or not self.wait_for("is up", 20.0, self.topology.workers):
             raise RuntimeError(f"the stand-in did not start:\n{self._tail()}")
         self.watch.look()
 
