@@ -294,6 +294,30 @@ def test_a_child_that_is_signalled_alone_ends_the_start(program):
     assert not child.alive
 
 
+def test_a_start_that_sleeps_through_what_a_child_reports_is_woken(program):
+    one = program("""
+        from vllm_ashutdown.tree import interrupt
+
+        sends, send = iter([signal.raise_signal]), interrupt._send
+        interrupt._send = lambda number: next(sends, send)(number)
+
+        def main():
+            begin(willing)
+            say("ready")
+            threading.Event().wait()
+
+        start.run(main)
+    """)
+    child = one.child()
+    one.hears("ready")
+    one.at = time.monotonic()
+    os.kill(child.pid, signal.SIGTERM)
+    code, _, err = one.over()
+    assert code == 0
+    assert "does not end by itself" not in err
+    assert not child.alive
+
+
 def test_what_a_child_reports_is_no_second_signal(program):
     one = program("""
         def main():

@@ -26,7 +26,7 @@ from vllm_ashutdown.core.mode import Mode
 from vllm_ashutdown.core.phase import Outcome, Phase, PhaseRecord
 from vllm_ashutdown.core.report import ProcessEnd, RequestCounts, ShutdownReport
 from vllm_ashutdown.core.trigger import Trigger
-from vllm_ashutdown.tree import child, lifeline
+from vllm_ashutdown.tree import child, interrupt, lifeline
 from vllm_ashutdown.tree.child import Child, Invitation
 from vllm_ashutdown.tree.ending import end, leaving, staying_after
 from vllm_ashutdown.tree.entry import Entry
@@ -161,6 +161,28 @@ def deaf(ear: str, meet: str) -> None:
     for number in child.SIGNALS:
         a_tie().means(number, lambda number, frame: None)
     obey(ear, ready(meet))
+
+
+def sound_asleep(ear: str, meet: str) -> None:
+    """Begins to wait in the very moment in which it is signalled."""
+    note_meanings(ear)
+    interrupt._send = once_slept_through(interrupt._send)
+    ready(meet)
+    threading.Event().wait()
+
+
+def once_slept_through(send: Callable[[int], None]) -> Callable[[int], None]:
+    """``send``, but the first time the main thread is not woken by it.
+
+    Raised on another thread, a signal has its handler due as always, and nothing wakes
+    the thread that has to run it.
+    """
+    sends = iter([signal.raise_signal])
+
+    def send_by_turns(number: int) -> None:
+        next(sends, send)(number)
+
+    return send_by_turns
 
 
 def stuck(ear: str, meet: str) -> None:

@@ -235,6 +235,12 @@ def test_a_child_that_still_starts_leaves_with_success(fork):
     assert kid.process.exitcode == 0
 
 
+def test_a_child_that_sleeps_through_the_signal_is_woken(ear, begin):
+    kid = begin(targets.sound_asleep)
+    kid.process.terminate()
+    assert ear.hear("meant")["pid"] == kid.pid
+
+
 def test_each_word_reaches_a_callback_and_no_handler(ear, begin):
     kid = begin(targets.noting)
     kid.say("on stop")

@@ -37,6 +37,7 @@ from .tree.belongings import release_for
 from .tree.child import SIGNALS
 from .tree.ending import REAP_SECONDS, alive_after, strike
 from .tree.home import home
+from .tree.interrupt import Interrupt
 from .tree.member import Member
 from .tree.part import Part
 from .tree.record import default_decision
@@ -82,7 +83,7 @@ class Start:
         self.active = False
         self._at = 0.0
         self._own_signals = 0
-        self._poked = False
+        self._interrupt = Interrupt()
         self._whole = 0
         self._due = False
         self._failed = False
@@ -102,6 +103,7 @@ class Start:
             return
         self.active = True
         will_leave_fast()
+        self._interrupt.prepare()
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._on_signal)
         atexit.register(self._at_exit)
@@ -172,9 +174,7 @@ class Start:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # Between two bytecodes of the main thread: nothing here may lock or write.
-        if self._poked:
-            self._poked = False  # it is our own, on behalf of a child
-        else:
+        if self._interrupt.take() is None:  # not our own, on behalf of a child
             self._own_signals += 1
         if self.trigger is None:
             self.trigger = Trigger.signal(number)
@@ -208,10 +208,7 @@ class Start:
         """On the thread that listens: a child was signalled, and asks what it means."""
         if self.trigger is None:
             self.trigger = Trigger.signal(number, str(member))
-            self._poked = True
-            main = threading.main_thread().ident
-            assert main is not None
-            signal.pthread_kill(main, signal.SIGTERM)
+            self._interrupt.send(signal.SIGTERM)
         return True
 
     # -- the end of a start ----------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import signal
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -28,6 +27,7 @@ from ..telling.title import Title
 from ..tree import child
 from ..tree.draining import DrainRelay
 from ..tree.home import home
+from ..tree.interrupt import Interrupt
 from ..tree.member import Member
 from ..tree.stopping import Tree, TreeStop
 from ..watchdog import Watchdog
@@ -87,7 +87,7 @@ class _Launcher:
         self._trigger: Trigger | None = None
         self._stop: TreeStop | None = None
         self._waiting = True
-        self._poked = False
+        self._interrupt = Interrupt()
         self._own_signals = 0
         self._last: int = signal.SIGTERM
 
@@ -100,6 +100,7 @@ class _Launcher:
         here, title = home(), Title()
         assert here is not None
         try:
+            self._interrupt.prepare()
             for number in child.SIGNALS:
                 signal.signal(number, self._on_signal)
             DrainRelay(here, self._tree.servers)
@@ -145,9 +146,7 @@ class _Launcher:
             raise SystemExit(ExitCode.ENGINE_DIED)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._poked:
-            self._poked = False  # it is our own, to leave the wait
-        else:
+        if self._interrupt.take() is None:  # not our own, to leave the wait
             self._own_signals += 1
             self._last = number
             if self._trigger is None:
@@ -171,10 +170,7 @@ class _Launcher:
         if self._trigger is None and self._waiting:
             self._trigger = Trigger.signal(number, str(member))
             told_by(member, number)
-            self._poked = True
-            main = threading.main_thread().ident
-            assert main is not None
-            signal.pthread_kill(main, signal.SIGTERM)
+            self._interrupt.send(signal.SIGTERM)
         return True
 
 

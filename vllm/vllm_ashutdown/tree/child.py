@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from ..exit_code import ExitCode
 from . import lifeline
+from .interrupt import Interrupt
 from .member import Member
 from .message import Message, encode, receive, send
 
@@ -93,7 +94,7 @@ class Child:
         self._talk, self._lines = talk, lines
         self._meanings: dict[int, Meaning] = {}
         self._before: dict[int, Any] = {}
-        self._due: list[int] = []
+        self._interrupt = Interrupt()
         self._acted = False
         self._on_stop: Callable[[Message], None] | None = None
         self.listeners: dict[str, Callable[[Message], None]] = {}
@@ -105,6 +106,7 @@ class Child:
         # A fork inherits the wakeup descriptor of its parent's event loop: each
         # signal here would look like one there.
         signal.set_wakeup_fd(-1)
+        self._interrupt.prepare()
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._on_signal)
         for line in self._lines:
@@ -142,8 +144,8 @@ class Child:
             # that its parent was signalled.
             self.forsake()
             os.kill(os.getpid(), number)
-        elif self._due:
-            self._mean(self._due.pop(), frame)
+        elif (due := self._interrupt.take()) is not None:
+            self._mean(due, frame)
         elif not self.told.is_set():
             self.report(number)
 
@@ -250,10 +252,7 @@ class Child:
         if self._acted:
             return
         self._acted = True
-        self._due.append(number)
-        main = threading.main_thread().ident
-        assert main is not None
-        signal.pthread_kill(main, number)
+        self._interrupt.send(number)
 
 
 class _Place:
