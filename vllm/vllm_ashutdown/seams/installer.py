@@ -149,7 +149,10 @@ class _Following(threading.local):
             self._catch_up()
 
     def _catch_up(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting: dict[str, list[tuple[Any, Any]]] = {}
+        for name, found, replacement in self._waiting:
+            waiting.setdefault(name, []).append((found, replacement))
+        self._waiting = []
         if not waiting:
             return
         for module_name in list(sys.modules):  # another thread may import
@@ -158,9 +161,10 @@ class _Following(threading.local):
             module = sys.modules.get(module_name)
             if isinstance(module, ModuleType):
                 names = vars(module)
-                for name, found, replacement in waiting:
-                    if names.get(name) is found:
-                        setattr(module, name, replacement)
+                for name in waiting.keys() & names.keys():
+                    for found, replacement in waiting[name]:
+                        if names[name] is found:
+                            setattr(module, name, replacement)
 
 
 _following = _Following()
