@@ -12,7 +12,7 @@ import setproctitle
 
 from tests.served import served, signalled
 from tests.stub_core import StubCore, make_engine
-from vllm_ashutdown.adapters import launcher
+from vllm_ashutdown.adapters import http_server
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def heard(manager: socket.socket) -> list[str]:
 async def test_a_server_tells_its_manager_and_shows_its_phase(
     core, manager, titles, monkeypatch
 ):
-    monkeypatch.setattr(launcher, "is_the_whole_program", lambda: True)
+    monkeypatch.setattr(http_server, "is_the_whole_program", lambda: True)
     async with served(make_engine(core, 30)) as server:
         stream, _ = await server.stream()
         assert heard(manager) == []
@@ -80,7 +80,7 @@ async def test_a_server_inside_of_a_program_tells_nobody(core, manager, titles):
 
 
 async def test_a_programs_own_stop_tells_nobody(core, manager, titles, monkeypatch):
-    monkeypatch.setattr(launcher, "is_the_whole_program", lambda: True)
+    monkeypatch.setattr(http_server, "is_the_whole_program", lambda: True)
     await make_engine(core).ashutdown()
     assert heard(manager) == []
     assert titles == []

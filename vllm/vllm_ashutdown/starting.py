@@ -21,11 +21,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import report_file
 from .core.claims import claims
 from .core.files import ledger
 from .core.mode import Mode
@@ -33,7 +32,6 @@ from .core.trigger import Trigger
 from .exit_code import ExitCode
 from .process_exit import exit_code, fast_exit, will_leave_fast
 from .program import is_a_server
-from .tree.belongings import release_for
 from .tree.child import SIGNALS
 from .tree.ending import REAP_SECONDS, alive_after, strike
 from .tree.home import home
@@ -42,7 +40,9 @@ from .tree.member import Member
 from .tree.part import Part
 from .tree.record import default_decision
 from .tree.signals import Signals
-from .tree.stopping import Tree, TreeStop
+
+if TYPE_CHECKING:
+    from .tree.stopping import Tree, TreeStop
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -57,6 +57,9 @@ TELL_SECONDS = 0.2
 
 LAST_SECONDS = 1.3
 """From the signal: when the thread that sees to it does what is left to do."""
+
+PARTS = (Part.SERVER, Part.CORE, Part.COORDINATOR)
+"""Of those that a start begins itself."""
 
 LOADING = "vLLM is loaded"
 """The first stage: nothing has been begun."""
@@ -190,7 +193,7 @@ class Start:
         if self._own_signals > 1 and self._stop is not None:
             self._stop.raise_to(Mode.KILL, Trigger.signal(number))
         elif self._own_signals > 1:  # on its way out, vLLM waits for them
-            strike(_tree().processes)
+            strike(_begun())
 
     def _leave_at_once(self) -> NoReturn:
         """Where there is nothing to stop, and modules are imported half way.
@@ -220,6 +223,12 @@ class Start:
 
     def _end(self, error: BaseException) -> NoReturn:
         """Stops what was begun and leaves; on the main thread."""
+        from . import (
+            report_file,  # not before there is a stop, as what it takes is dear
+        )
+        from .telling.notify import tell_manager
+        from .tree.stopping import TreeStop
+
         code: int = ExitCode.STOPPED
         self.active = False  # from here on it ends, and by nobody else
         if self.trigger is None:
@@ -230,8 +239,6 @@ class Start:
             self._say()
         left = self._at + STOP_SECONDS - time.monotonic()
         self._stop = TreeStop(_tree(), Mode.ABORT, 0.0, max(0.2, left), self.trigger)
-        from .telling.notify import tell_manager  # not before there is a stop
-
         tell_manager(self._stop.stop)
         if self._own_signals > 1:
             self._stop.raise_to(Mode.KILL, self.trigger)
@@ -261,7 +268,7 @@ class Start:
         if self._over.wait(self._at + LAST_SECONDS - time.monotonic()):
             return
         try:
-            processes = _tree().processes
+            processes = _begun()
             strike(processes)
             telling = threading.Thread(
                 target=logger.warning,
@@ -270,6 +277,8 @@ class Start:
             )
             telling.start()
             alive_after(processes, REAP_SECONDS)
+            from .tree.belongings import release_for
+
             release_for(processes)
             ledger.remove_all()
             claims.withdraw()
@@ -285,7 +294,7 @@ class Start:
         here, trigger = home(), self.trigger
         if here is None or trigger is None:
             return
-        for process in _tree().processes:
+        for process in _begun():
             here.allow(
                 process.pid,
                 mode=str(Mode.ABORT),
@@ -314,17 +323,22 @@ class StartSignals(Signals):
         return signal.signal(number, handler)
 
 
-def _tree() -> Tree:
-    """What this process has begun so far."""
+def _begun(*parts: Part) -> list[Any]:
+    """The processes that this one has begun so far, of ``parts`` or of all."""
     here = home()
+    if here is None:
+        return []
+    return [one for part in parts or PARTS for one in here.children(part)]
 
-    def begun(part: Part) -> Sequence[Any]:
-        return [] if here is None else here.children(part)
+
+def _tree() -> Tree:
+    """The same, as what a stop ends."""
+    from .tree.stopping import Tree
 
     return Tree(
-        servers=begun(Part.SERVER),
-        cores=begun(Part.CORE),
-        others=begun(Part.COORDINATOR),
+        servers=_begun(Part.SERVER),
+        cores=_begun(Part.CORE),
+        others=_begun(Part.COORDINATOR),
         release=ledger.remove_all,
         made=lambda: {path: kind for kind, path in ledger.owned()},
     )

@@ -10,19 +10,21 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.exchange import current_exchange
 from ..core.files import ledger
 from ..core.mode import Mode
-from ..core.report import ShutdownReport
 from ..errors import DIED, ENDED, REFUSED, EngineShutdownError
 from ..starting import start
 from . import async_llm_loop, output_processor
-from .async_llm_run import ashutdown, shutdown, start_from_outside
 from .engine_state import state_of
 from .exceptions import refusal, shutdown_error
 from .live import answer_for, live
+from .readiness import get_ready
+
+if TYPE_CHECKING:
+    from ..core.report import ShutdownReport
 
 logger = logging.getLogger("vllm.ashutdown")
 
@@ -55,6 +57,8 @@ def make_ashutdown(original: None) -> Callable[..., Any]:
             InvalidSettingError: a negative or non-numeric ``timeout``, or an
                 unknown ``mode``. The engine runs on.
         """
+        from .async_llm_run import ashutdown
+
         return await ashutdown(self, timeout, mode=mode)
 
     ashutdown_method.__name__ = "ashutdown"
@@ -78,6 +82,8 @@ def make_aexit(original: None) -> Callable[..., Any]:
 
     async def aexit_method(self: Any, *error: Any) -> None:
         """Requests that are left may run on only where the block ended by itself."""
+        from .async_llm_run import ashutdown
+
         await ashutdown(self, timeout=None if error[0] is None else 0)
 
     aexit_method.__name__ = "__aexit__"
@@ -96,6 +102,8 @@ def make_shutdown(original: Callable[..., None]) -> Callable[..., None]:
         loop's own thread nothing can drain, so requests in flight are ended at
         once there; from another thread it is ``ashutdown(timeout)``.
         """
+        from .async_llm_run import shutdown
+
         shutdown(self, timeout)
 
     return shutdown_method
@@ -124,6 +132,9 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
         start.reached("the engine starts")
         with ledger.making() as state_of(self).files:
             original(self, *args, **kwargs)
+        get_ready()  # where its cores were begun by someone else
+        from .async_llm_run import shutdown, start_from_outside
+
         start.reached("the application starts")
         live.add(self, shutdown)
         answer_for(self, start_from_outside)

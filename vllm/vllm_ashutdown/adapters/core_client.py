@@ -8,12 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..core.report import ProcessEnd
 from ..errors import ENDED
 from ..tree.ending import end, strike
 from .exceptions import shutdown_error
+
+if TYPE_CHECKING:
+    from ..core.report import ProcessEnd
 
 logger = logging.getLogger("vllm.ashutdown")
 

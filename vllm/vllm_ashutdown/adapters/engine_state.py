@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from ..core.stop import Stop, get_ready
 from ..core.tally import Tally
 
 if TYPE_CHECKING:
+    from ..core.stop import Stop
     from ..telling.metrics import Meter
     from .async_llm_stop import AsyncLLMStop
 
@@ -39,7 +39,6 @@ class EngineState:
     """
 
     def __init__(self) -> None:
-        get_ready()
         self.tally = Tally()
         self.stop: Stop | None = None
         self.announce: list[Callable[[], None]] = []

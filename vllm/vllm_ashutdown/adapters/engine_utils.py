@@ -19,6 +19,7 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
         # Whose core this is has no use for them, and knows this module, too.
         from ..reclaiming import reclaim_once
         from ..starting import start
+        from .readiness import get_ready
 
         if child.current() is None:
             reclaim_once()
@@ -27,5 +28,6 @@ def make_init(original: Callable[..., None]) -> Callable[..., None]:
         with start.whole():
             original(self, *args, **kwargs)
             take_in(self.processes, Part.CORE)
+            get_ready()
 
     return init

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from functools import cache
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..core.stop import Stop
 from ..errors import CLOSED, EngineClosedError, EngineShutdownError
+
+if TYPE_CHECKING:
+    from ..core.stop import Stop
 
 
 def shutdown_error(message: str, *, output: Any = None) -> EngineShutdownError:

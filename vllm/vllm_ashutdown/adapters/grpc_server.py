@@ -27,7 +27,7 @@ from ..starting import start
 from ..telling.notify import tell_manager
 from ..tree.child import SIGNALS
 from . import async_llm_run
-from .launcher import HTTP_SECONDS
+from .http_server import HTTP_SECONDS
 
 logger = logging.getLogger("vllm.ashutdown")
 

@@ -1,4 +1,4 @@
-"""vllm.entrypoints.launchers.launcher: the HTTP server awaits the ordered stop.
+"""The HTTP server of vLLM awaits the ordered stop.
 
 vLLM's ``serve_http`` runs inside ours: it makes the server and answers for its
 options, its certificates and its watchdog. Ours takes over the signals and, when
@@ -53,35 +53,6 @@ HTTP_SECONDS = 3.0
 """The most that clients get to read their last bytes, out of what is left."""
 
 
-def make_serve_http(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``serve_http``."""
-
-    @functools.wraps(original)
-    async def serve_http(app: Any, *args: Any, **kwargs: Any) -> Any:
-        engine = getattr(app.state, "engine_client", None)
-        if not hasattr(engine, "ashutdown"):  # a render server, say
-            return await original(app, *args, **kwargs)
-        server = _Server(app, engine)
-        return await server.serve(original(app, *args, **kwargs))
-
-    return serve_http
-
-
-def make_find_process_using_port(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``find_process_using_port``, which vLLM's way out calls on the loop.
-
-    It looks through the open connections of every process of the machine, to
-    warn of another user of the port. The only one there can be at that moment
-    is this server, which has not closed it yet.
-    """
-
-    @functools.wraps(original)
-    def find_process_using_port(port: int) -> Any:
-        return None
-
-    return find_process_using_port
-
-
 class _Wish(Struct, frozen=True):
     """What the first to ask wanted.
 
@@ -96,7 +67,7 @@ class _Wish(Struct, frozen=True):
     teardown: float | None = None
 
 
-class _Server:
+class HttpServer:
     """One HTTP server from its first request to its last."""
 
     def __init__(self, app: Any, engine: Any) -> None:

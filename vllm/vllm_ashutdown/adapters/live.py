@@ -19,9 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..actor import before_leaving
-from ..core.budget import Budget
-from ..core.mode import Mode
-from ..core.stop import Stop
 from ..core.trigger import Trigger
 from ..tree.home import home
 from ..tree.member import Member
@@ -121,6 +118,10 @@ def _is_at_work(engine: Any) -> bool:
 
 def _forsake(engine: Any) -> None:
     """Makes ``engine`` a closed one, in a process that must not touch what it has."""
+    from ..core.budget import Budget
+    from ..core.mode import Mode
+    from ..core.stop import Stop
+
     state = state_of(engine)
     stop = Stop(Mode.ABORT, Budget.arm(0.0, 0.0), Trigger.call("os.fork()"))
     stop.finish()

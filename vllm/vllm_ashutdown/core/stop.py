@@ -29,16 +29,19 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import anyio
 
-from ..inventory import Row
 from .budget import Budget
 from .mode import Mode
 from .observer import Observer
 from .phase import Outcome, Phase, PhaseRecord
 from .report import ProcessEnd, RequestCounts, ShutdownReport
 from .trigger import Trigger
+
+if TYPE_CHECKING:
+    from ..inventory import Row
 
 logger = logging.getLogger("vllm.ashutdown")
 
