@@ -7,10 +7,13 @@ For each role one process imports what vLLM has imported there when it loads its
 plugins, and forks two children a round, one behind the other: one loads the plugin, one
 does nothing, in turns. What both see is the same process to the last byte, so their
 difference is the plugin's. All seams of modules that are there are laid at once, with
-their adapters: that is the whole cost, of which a part may come later in real life. The
-plugin is compiled, as an installation leaves it: a checkout whose Python may write no
-bytecode would be compiled anew by each child, which costs more than all the rest. What
-vLLM's own imports took in the same process stands beside it, since machines differ.
+their adapters: that is the whole cost, of which a part may come later in real life.
+What only a stop needs an API server imports when its cores have begun and it waits for
+them: that time, which nobody waits for, stands beside the other, and the memory is in
+the sum. The plugin is compiled, as an installation leaves it: a checkout whose Python
+may write no bytecode would be compiled anew by each child, which costs more than all
+the rest. What vLLM's own imports took in the same process stands beside it, since
+machines differ.
 
 The exit code is 1 if a role needs more than 30 ms or 5 MB, or if a core or a worker
 imports a third-party module that vLLM had not imported there.
@@ -28,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +71,7 @@ class Load:
 
     Attributes:
         seconds: It took, less what it waited for a processor.
+        later: Likewise, for what a server does while its cores start.
         size: Bytes by which its resident memory grew.
         third_party: Modules of others that were not there before.
         own: How many modules of the plugin.
@@ -77,6 +81,7 @@ class Load:
     size: int
     third_party: tuple[str, ...]
     own: int
+    later: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ class Cost:
     Attributes:
         role: The kind of process.
         milliseconds: With the plugin less without, round by round.
+        later: Likewise, of what is done while its cores start.
         megabytes: Likewise.
         third_party: Modules of others that the plugin alone brought in.
         own: How many modules of the plugin.
@@ -94,6 +100,7 @@ class Cost:
 
     role: str
     milliseconds: Median
+    later: Median
     megabytes: Median
     third_party: tuple[str, ...]
     own: int
@@ -128,15 +135,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(
         table_of(
             "the plugin's cost by role, median [95 %]",
-            ("", "ms", "of vLLM's own", "MB", "modules", "third party"),
+            ("", "ms", "of vLLM's own", "later, ms", "MB", "modules", "third party"),
             [
                 (
                     cost.role,
                     cost.milliseconds.text(1),
                     f"{cost.share:.2%}",
+                    cost.later.text(1),
                     cost.megabytes.text(2),
                     str(cost.own),
-                    ", ".join(cost.third_party) or "none",
+                    packages(cost.third_party),
                 )
                 for cost in costs
             ],
@@ -218,16 +226,16 @@ def be(role: str, rounds: int) -> None:
     pairs = []
     with tempfile.TemporaryDirectory(prefix="load-") as bytecode:
         sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
-        _in_a_child(True)  # compiles
+        _in_a_child(True, role)  # compiles
         for number in range(rounds):
             arms = (True, False) if number % 2 else (False, True)
-            found = {arm: _in_a_child(arm) for arm in arms}
+            found = {arm: _in_a_child(arm, role) for arm in arms}
             pairs.append((found[True], found[False]))
     print(json.dumps({"vllm": vllm, "pairs": pairs}), flush=True)
     os._exit(0)  # nothing of vLLM's has to be taken apart
 
 
-def _in_a_child(with_plugin: bool) -> dict[str, Any]:
+def _in_a_child(with_plugin: bool, role: str) -> dict[str, Any]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -237,7 +245,7 @@ def _in_a_child(with_plugin: bool) -> dict[str, Any]:
             # and a look at whatever a module has, which counts as a reference to it.
             gc.collect()
             _look_at_all_modules()
-            found = dataclasses.asdict(load(with_plugin))
+            found = dataclasses.asdict(load(with_plugin, role))
             os.write(writing, json.dumps(found).encode())
         finally:
             os._exit(0)
@@ -255,7 +263,7 @@ def _look_at_all_modules() -> None:
             pass
 
 
-def load(with_plugin: bool) -> Load:
+def load(with_plugin: bool, role: str) -> Load:
     """Loads the plugin here and now, or does nothing, and measures that."""
     before, resident = set(sys.modules), _resident()
     with Stopwatch() as watch:
@@ -265,13 +273,25 @@ def load(with_plugin: bool) -> Load:
 
             vllm_ashutdown.register()
         seconds = watch.read() - began
+        if with_plugin and role == SERVER:
+            from vllm_ashutdown.adapters.readiness import get_ready
+
+            get_ready()
+        later = watch.read() - began - seconds
     new = set(sys.modules) - before
     return Load(
         seconds,
         _resident() - resident,
         tuple(sorted(name for name in new if is_third_party(name))),
         sum(name.partition(".")[0] == "vllm_ashutdown" for name in new),
+        later,
     )
+
+
+def packages(modules: Iterable[str]) -> str:
+    """What ``modules`` belong to, for people."""
+    tops = dict.fromkeys(name.partition(".")[0] for name in modules)
+    return ", ".join(tops) or "none"
 
 
 def is_third_party(module: str) -> bool:
@@ -294,6 +314,7 @@ def cost_of(role: str, vllm: float, rounds: Sequence[tuple[Load, Load]]) -> Cost
     return Cost(
         role,
         Median.of([(one.seconds - other.seconds) * 1e3 for one, other in rounds]),
+        Median.of([(one.later - other.later) * 1e3 for one, other in rounds]),
         Median.of([(one.size - other.size) / 1e6 for one, other in rounds]),
         tuple(sorted(brought)),
         max(loaded.own for loaded, _ in rounds),

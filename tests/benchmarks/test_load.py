@@ -68,9 +68,10 @@ def test_whose_a_module_is(module, third_party):
 
 def test_a_cost_is_with_the_plugin_less_without_it():
     bare = Load(0.001, 1_000_000, ("common",), 0)
-    loaded = Load(0.021, 3_500_000, ("common", "dear"), 50)
+    loaded = Load(0.021, 3_500_000, ("common", "dear"), 50, 0.011)
     cost = cost_of(CORE, 4.0, [(loaded, bare)] * 6)
     assert cost.milliseconds.value == pytest.approx(20)
+    assert cost.later.value == pytest.approx(11)
     assert cost.megabytes.value == pytest.approx(2.5)
     assert (cost.third_party, cost.own) == (("dear",), 50)
     assert cost.share == pytest.approx(0.005)
@@ -79,7 +80,8 @@ def test_a_cost_is_with_the_plugin_less_without_it():
 def cost(
     role: str = CORE, ms: float = 20.0, mb: float = 2.0, third: tuple[str, ...] = ()
 ) -> Cost:
-    return Cost(role, Median(ms, None, None), Median(mb, None, None), third, 50, 4.0)
+    dear, large = Median(ms, None, None), Median(mb, None, None)
+    return Cost(role, dear, Median(99.0, None, None), large, third, 50, 4.0)
 
 
 @pytest.mark.parametrize(
