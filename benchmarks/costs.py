@@ -133,6 +133,7 @@ def serve(found: Found) -> Section:
     for name, label, scale_, digits in (
         ("throughput", "tokens a second", 1.0, 0),
         ("latency", "ms between tokens", 1e3, 3),
+        ("processor", "ms of a processor for a token", 1e3, 3),
     ):
         loaded = [one["loaded"][name] for one in rounds]
         bare = [one["bare"][name] for one in rounds]
@@ -143,7 +144,7 @@ def serve(found: Found) -> Section:
                 label,
                 f"{statistics.median(loaded) * scale_:,.{digits}f}",
                 f"{statistics.median(bare) * scale_:,.{digits}f}",
-                Median.of(ratios).text(3),
+                Median.of_ratios(ratios).text(3),
             )
         )
     return Section(

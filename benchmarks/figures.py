@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from math import comb
 from typing import Self
 
@@ -49,6 +51,31 @@ class Median:
         if rank == 0:
             return cls(value, None, None)
         return cls(value, ordered[rank - 1], ordered[count - rank])
+
+    @classmethod
+    def of_ratios(cls, measured: Sequence[float]) -> Self:
+        """The same for ratios of pairs, where it could as well be the other way round.
+
+        If neither side is dearer, a ratio and its reciprocal are as likely as each
+        other. With that much known the interval is narrower: it is that of Wilcoxon's
+        signed ranks, and the value the median of all means of two, both of logarithms.
+
+        Raises:
+            statistics.StatisticsError: nothing was measured.
+            ValueError: one is not above 0.
+        """
+        logs, count = [math.log(one) for one in measured], len(measured)
+        if count < FEWEST:
+            return cls(math.exp(statistics.median(logs)), None, None)
+        means = sorted(
+            (one + other) / 2 for one, other in combinations_with_replacement(logs, 2)
+        )
+        # By the normal law, which the sum of signed ranks follows closely from six on.
+        spread = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+        beyond = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * spread
+        rank = max(0, math.floor(len(means) / 2 - beyond))
+        value, low, high = statistics.median(means), means[rank], means[-1 - rank]
+        return cls(math.exp(value), math.exp(low), math.exp(high))
 
     def text(self, digits: int = 3, unit: str = "") -> str:
         """For people."""

@@ -5,8 +5,8 @@
 
 A pair is one server of each kind, and both live at the same time. A round puts the same
 load on one and then on the other, in turns who comes first; so what else the machine
-does is in both. Each round gives a ratio, with the plugin to without, and the interval
-is that of the median ratio: 1 in it means that no cost was seen. The tests' tiny model
+does is in both. Each round gives a ratio, with the plugin to without; 1 in the interval
+means that no cost was seen. The tests' tiny model
 runs as fast as the machine can, without the pace that the tests give it, since a cost
 would hide in its pauses.
 
@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -57,10 +57,13 @@ class Measured:
         throughput: Tokens a second, of all streams together.
         latency: Seconds from one token of a stream to the next, in the mean, and of
             all streams the median: pieces come in bursts on a busy machine.
+        processor: Seconds of a processor for each token, of all processes together:
+            what else the machine does is not in there.
     """
 
     throughput: float
     latency: float
+    processor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +146,35 @@ def measure_pair(
     Raises:
         StreamError: a stream did not get all of its tokens.
     """
-    urls = {}
+    servers = {}
     for arm, switch in ((WITH, "1"), (WITHOUT, "0")):
         directory = tempfile.TemporaryDirectory(prefix="serve-")
         place = Path(stack.enter_context(directory))
         environment = {"VLLM_ASHUTDOWN": switch, pace.VARIABLE: "0"}
-        server = stack.enter_context(Server(place, environment=environment))
-        urls[arm] = server.address.url
-    for url in urls.values():  # what comes first is slow for reasons of its own
-        asyncio.run(measure(url, streams, tokens))
+        servers[arm] = stack.enter_context(Server(place, environment=environment))
+    for server in servers.values():  # what comes first is slow for reasons of its own
+        measure_server(server, streams, tokens)
     for number in range(rounds):
         arms = (WITH, WITHOUT) if number % 2 else (WITHOUT, WITH)
-        found = {arm: asyncio.run(measure(urls[arm], streams, tokens)) for arm in arms}
+        found = {arm: measure_server(servers[arm], streams, tokens) for arm in arms}
         yield Round(pair, found[WITH], found[WITHOUT])
+
+
+def measure_server(server: Server, streams: int, tokens: int) -> Measured:
+    """Puts that load on a server.
+
+    Raises:
+        StreamError: a stream did not get all of its tokens.
+    """
+    before = _processor_seconds(server)
+    found = asyncio.run(measure(server.address.url, streams, tokens))
+    spent = _processor_seconds(server) - before
+    return replace(found, processor=spent / (streams * tokens))
+
+
+def _processor_seconds(server: Server) -> float:
+    times = [one.cpu_times() for one in server.watch.processes]
+    return sum(one.user + one.system for one in times)
 
 
 async def measure(url: str, streams: int, tokens: int) -> Measured:
@@ -219,10 +238,11 @@ def rows(rounds: Sequence[Round]) -> Iterator[tuple[str, ...]]:
     for name, label, digits, scale in (
         ("throughput", "tokens a second", 0, 1.0),
         ("latency", "inter-token latency, ms", 3, 1e3),
+        ("processor", "processor time a token, ms", 3, 1e3),
     ):
         loaded = [getattr(one.loaded, name) for one in rounds]
         bare = [getattr(one.bare, name) for one in rounds]
-        ratio = Median.of(
+        ratio = Median.of_ratios(
             [one / other for one, other in zip(loaded, bare, strict=True)]
         )
         yield (

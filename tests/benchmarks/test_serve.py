@@ -52,12 +52,13 @@ def test_a_stream_that_is_not_whole_is_no_measurement(text, status, why):
 
 def test_the_ratio_is_of_each_round_and_not_of_all():
     rounds = [
-        Round(1, Measured(100.0 * n, 0.01), Measured(50.0 * n, 0.02))
+        Round(1, Measured(100.0 * n, 0.01, 0.003), Measured(50.0 * n, 0.02, 0.003))
         for n in (1, 2, 30, 4, 5, 6)
     ]
-    throughput, latency = rows(rounds)
+    throughput, latency, processor = rows(rounds)
     assert throughput[-1] == "2.000 [2.000, 2.000]"
     assert latency[1:] == ("10.000", "20.000", "0.500 [0.500, 0.500]")
+    assert processor[-1] == "1.000 [1.000, 1.000]"
 
 
 def test_a_stream_that_fails_is_the_exit_code(monkeypatch, capsys):
