@@ -90,6 +90,7 @@ FOUND: dict[str, Any] = {
             {
                 "role": "core",
                 "milliseconds": {"value": 12.0, "low": 11.0, "high": 13.0},
+                "later": {"value": 9.0, "low": 8.0, "high": 10.0},
                 "megabytes": {"value": 2.0, "low": None, "high": None},
                 "third_party": [],
                 "own": 48,
@@ -101,8 +102,8 @@ FOUND: dict[str, Any] = {
     "serve": [
         {
             "pair": 1,
-            "loaded": {"throughput": 99.0 + n, "latency": 0.01},
-            "bare": {"throughput": 100.0, "latency": 0.01},
+            "loaded": {"throughput": 99.0 + n, "latency": 0.01, "processor": 0.003},
+            "bare": {"throughput": 100.0, "latency": 0.01, "processor": 0.003},
         }
         for n in range(6)
     ],
