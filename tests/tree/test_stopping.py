@@ -112,12 +112,50 @@ def test_the_cores_need_not_wait_for_the_kernel_to_be_done_with_a_server(ear, fo
     assert report.clean
 
 
-def test_a_server_that_says_that_it_leaves_and_stays_is_killed(ear, fork):
-    server, core = fork(targets.slow_to_go), fork(targets.core)
+def test_a_server_closes_while_the_cores_stop_and_its_report_is_whole(ear, fork):
+    server, core = fork(targets.slow_to_close), fork(targets.core)
+    stopping = Stopping(tree_of([server], [core], []), Mode.DRAIN, 30.0, 10.0)
+    assert ear.hear("core")["pid"] == core.pid
+    core.process.join(10)
+    assert server.process.exitcode is None
+    os.kill(server.pid, signal.SIGUSR1)
+    report = stopping.report()
+    assert report.processes == (
+        ProcessEnd("slow_to_close", server.pid, 0),
+        ProcessEnd("core", core.pid, 0),
+    )
+    assert report.requests.refused == 2
+    assert phases_of(report) == [
+        Phase.DRAIN,
+        Phase.CORE,
+        Phase.RELEASE,
+        Phase.HTTP,
+        Phase.AUDIT,
+    ]
+    assert report.clean
+
+
+def test_the_cores_wait_for_the_last_server_that_needs_them(ear, fork):
+    quick, slow = fork(targets.slow_to_close), fork(targets.server, 2, 0)
+    core = fork(targets.core)
+    stopping = Stopping(tree_of([quick, slow], [core], []), Mode.DRAIN, 30.0, 10.0)
+    assert ear.hear("told", "core")["pid"] == slow.pid
+    os.kill(quick.pid, signal.SIGUSR1)
+    quick.process.join(10)
+    assert core.process.exitcode is None
+    stopping.raise_to(Mode.ABORT)
+    assert [ear.hear()["is"] for _ in range(3)] == ["told", "leaving", "core"]
+    assert stopping.report().clean
+
+
+@pytest.mark.parametrize("server", [targets.slow_to_close, targets.slow_to_go])
+def test_a_server_that_says_that_it_is_done_and_stays_is_killed(ear, fork, server):
+    name = server.__name__
+    server, core = fork(server), fork(targets.core)
     stopping = Stopping(tree_of([server], [core], []), Mode.ABORT, 0.0, 1.0)
     report = stopping.report()
     assert report.processes == (
-        ProcessEnd("slow_to_go", server.pid, -signal.SIGKILL, killed=True),
+        ProcessEnd(name, server.pid, -signal.SIGKILL, killed=True),
         ProcessEnd("core", core.pid, 0),
     )
     assert not report.clean

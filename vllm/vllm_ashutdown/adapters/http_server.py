@@ -138,6 +138,9 @@ class HttpServer:
             except asyncio.CancelledError:
                 stop.raise_to(Mode.ABORT, Trigger.call("a cancelled server"))
             self.preparation.settle()
+            tie = child.current()
+            if tie is not None:
+                tie.tell_past_the_core()
             # The way vLLM's own signal handler goes: it answers a cancellation
             # with the coroutine that closes HTTP.
             task.cancel()

@@ -199,6 +199,10 @@ class Child:
             below, above = above.parent, above.above
         self.send(words | ({"pass on": True} if unheard else {}))
 
+    def tell_past_the_core(self) -> None:
+        """Tells the parent that nothing here needs an engine core any more."""
+        self.send({"is": "past the core"})
+
     def tell_leaving(self, code: int) -> None:
         """Tells the parent that all is given back here but memory. The last word."""
         self.send({"is": "leaving", "code": code})

@@ -218,17 +218,23 @@ class Home:
             record.ended.append(message)
         elif kind == "told where":
             record.told_where.set()
+        elif kind == "past the core":
+            record.past_the_core = True
+            self._ring()
         elif kind == "leaving":
             record.leaving = int(message["code"])
-            with self._lock:
-                for bell in self._bells:
-                    os.eventfd_write(bell, 1)
+            self._ring()
         elif kind is None:
             raise ValueError("that is no message")
         elif kind in self.listeners:
             self.listeners[kind](record, message)
         else:
             record.said.append(message)
+
+    def _ring(self) -> None:
+        with self._lock:
+            for bell in self._bells:
+                os.eventfd_write(bell, 1)
 
     def _signalled(self, record: Record, message: Message) -> None:
         up = child.current()

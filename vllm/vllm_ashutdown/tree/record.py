@@ -32,6 +32,7 @@ class Record:
         said: Everything else that it said, for whoever began it.
         told_where: Set when it has written down what its threads are at.
         gone: Set when its end of the connection is closed.
+        past_the_core: It has said that it needs no core any more.
         leaving: The exit code with which it said that it leaves. By then everything
             is given back but its memory, and that takes the kernel a while.
     """
@@ -47,6 +48,7 @@ class Record:
         self.said: list[Message] = []
         self.gone = threading.Event()
         self.told_where = threading.Event()
+        self.past_the_core = False
         self.leaving: int | None = None
         self.decide: Decide | None = None
         self.on_gone: Callable[[], None] | None = None

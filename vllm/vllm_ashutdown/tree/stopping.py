@@ -2,8 +2,9 @@
 
 With several API servers the requests end in them, and the cores belong to the
 launcher. It has no event loop and no request: it tells the servers, each of which
-keeps the order of its own, and stops the cores when the last of them leaves: the
-kernel takes back the memory of all of them at the same time then.
+keeps the order of its own, and stops the cores when the last of them needs none any
+more. HTTP closes while the cores stop, and the kernel takes back the memory of all of
+them at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..core.merge import merged_phases, merged_requests
 from ..core.mode import Mode
 from ..core.order import core_seconds
 from ..core.phase import Phase
-from ..core.report import ProcessEnd, ShutdownReport
+from ..core.report import ShutdownReport
 from ..core.stop import Detail, Stop
 from ..core.trigger import Trigger
 from ..inventory import Look, Owned, compare, leftovers, look
@@ -71,8 +72,7 @@ class TreeStop:
         self._tree = tree
         self._reports: list[ShutdownReport] = []
         self._killed: set[int] = set()
-        self._leaving: list[Any] = []
-        self._ends: dict[int, list[ProcessEnd]] = {}
+        self._past_the_core: list[Any] = []
         self._before: Look | None = None
         self._made: dict[str, str] = {}
         self._wake, self._waker = os.pipe()
@@ -97,15 +97,14 @@ class TreeStop:
         try:
             self._tell()
             stop.enter(Phase.DRAIN if stop.mode is Mode.DRAIN else Phase.END)
-            self._until_servers_leave()
-            stop.records += merged_phases(self._reports, _IN_SERVERS)
+            self._until_servers_need_no_core()
             stop.drained()
-            stop.requests = merged_requests(self._reports)
-            http = merged_phases(self._reports, [Phase.HTTP])
             stop.do(Phase.CORE, self._stop_cores)
             self._until_servers_are_gone()
+            stop.requests = merged_requests(self._reports)
+            stop.records[:0] = merged_phases(self._reports, _IN_SERVERS)
             stop.do(Phase.RELEASE, self._release)
-            stop.records += http
+            stop.records += merged_phases(self._reports, [Phase.HTTP])
             stop.do(Phase.AUDIT, self._audit)
         finally:
             stop.finish()
@@ -135,15 +134,15 @@ class TreeStop:
                 )
                 process.terminate()
 
-    def _until_servers_leave(self) -> None:
-        """Waits until each of them is over, or has given back all but its memory."""
+    def _until_servers_need_no_core(self) -> None:
+        """Waits until each of them is over, or says so; kills who does neither."""
         with contextlib.ExitStack() as opened:
             running = opened.enter_context(handles(self._tree.servers))
             bell = self._bell(opened)
             while running:
                 for handle, process in list(running.items()):
-                    if leaving(process) is not None:
-                        self._leaving.append(running.pop(handle))
+                    if _is_past_the_core(process):
+                        self._past_the_core.append(running.pop(handle))
                 if not running:
                     break
                 woken = ready([*running, self._wake, *bell], self._servers_seconds())
@@ -158,10 +157,6 @@ class TreeStop:
                     break
             late = list(running.values())
         self._killed |= kill(late)
-        for process in self._tree.servers:
-            if process not in self._leaving:
-                self._ends[process.pid] = ends_of(process, self._killed)
-            self._reports += _reports_of(process)
 
     def _bell(self, opened: contextlib.ExitStack) -> list[int]:
         here = home()
@@ -171,12 +166,13 @@ class TreeStop:
             return []
 
     def _until_servers_are_gone(self) -> None:
-        """Waits for those that had said that they leave; the kernel is at them."""
-        self._killed |= kill(alive_after(self._leaving, core_seconds(self.stop)))
-        for process in self._leaving:
-            self._ends[process.pid] = ends_of(process, self._killed)
-        ends = [self._ends[process.pid] for process in self._tree.servers]
+        """Waits for those that have closed HTTP meanwhile; the kernel is at them."""
+        late = alive_after(self._past_the_core, core_seconds(self.stop))
+        self._killed |= kill(late)
+        ends = [ends_of(process, self._killed) for process in self._tree.servers]
         self.stop.processes[:0] = chain.from_iterable(ends)
+        for process in self._tree.servers:
+            self._reports += _reports_of(process)
 
     # -- what is behind them ---------------------------------------------------
 
@@ -214,6 +210,13 @@ class TreeStop:
             found += report.leftovers
         self.stop.leftovers.extend(found)
         return "; ".join(found) or "nothing left"
+
+
+def _is_past_the_core(process: Any) -> bool:
+    here = home()
+    return here is not None and (
+        here.record(process.pid).past_the_core or leaving(process) is not None
+    )
 
 
 def _reports_of(process: Any) -> list[ShutdownReport]:
