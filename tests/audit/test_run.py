@@ -271,7 +271,7 @@ def test_an_address_that_is_taken(tmp_path):
     command = [sys.executable, PROGRAM, "--port", str(port)]
     with (
         socket.create_server(("127.0.0.1", port)),
-        pytest.raises(ServerFailedError, match=f"{port} answers, before it was begun"),
+        pytest.raises(ServerFailedError, match=f"{port} answers, and the server"),
     ):
         audit(Plan(command), options_of(command, {}).address, tmp_path, Quiet())
 

@@ -88,6 +88,41 @@ def test_what_another_program_uses_is_not_counted(traces):
         segment.unlink()
 
 
+MAPS = (
+    "from multiprocessing import shared_memory; "
+    "one = shared_memory.SharedMemory(create=True, size=4096); "
+    "print(one.name, flush=True); import sys; sys.stdin.read()"
+)
+
+
+def test_what_a_killed_server_had_mapped_is_taken_away_and_nothing_else(
+    tmp_path, begin
+):
+    family = Family()
+    traces = Traces(family, tmp_path, Address(port=free_port()))
+    process = begin(MAPS, start_new_session=True)
+    family.top = process.pid
+    stray = SHARED_MEMORY / f"test-{uuid.uuid4().hex}"
+    stray.touch()
+    beside = SharedMemory(create=True, size=4096)
+    try:
+        traces.look()
+        (own,) = {entry.name for entry in SHARED_MEMORY.iterdir()} & set(
+            found(traces)["shared memory"].after
+        ) - {stray.name}
+        traces.take_away()
+        assert (SHARED_MEMORY / own).exists(), "it is in use"
+        family.kill()
+        traces.take_away()
+        assert not (SHARED_MEMORY / own).exists()
+        assert stray.exists(), "it may be anyone's"
+        assert (SHARED_MEMORY / beside.name.lstrip("/")).exists()
+    finally:
+        stray.unlink()
+        beside.close()
+        beside.unlink()
+
+
 def test_sockets_files_and_empty_directories_are_told_apart_and_caches_may_stay(
     traces, tmp_path
 ):

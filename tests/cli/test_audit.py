@@ -7,13 +7,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from tests import fake_server
 from tests.reports import a_report
-from vllm_ashutdown.audit.server import free_port
+from vllm_ashutdown.audit.server import GRACE_SECONDS, free_port
 from vllm_ashutdown.cli.main import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -107,6 +109,9 @@ def test_a_command_that_makes_no_sense_is_named(capsys, argv, words):
         ["--after", "-1"],
         ["--after", "nan"],
         ["--limit", "inf"],
+        ["--limit", "0"],
+        ["--start-limit", "0"],
+        ["--tokens", "4"],
         ["--streams", "-1"],
         ["--streams", "many"],
         ["--at", "1", "--after", "1"],
@@ -121,25 +126,101 @@ def test_options_that_make_no_sense_are_usage_errors(capsys, options):
     assert "error: " in capsys.readouterr().err
 
 
-def test_a_json_file_that_cannot_be_written_is_named(capsys, tmp_path):
-    out = tmp_path / "no" / "audit.json"
-    assert main(["audit", "--streams", "0", "--json", str(out), *server()]) == 2
+@pytest.mark.parametrize("name", ["no/audit.json", "."])
+def test_a_json_file_that_cannot_be_written_is_named_before_the_audit(
+    capsys, tmp_path, name
+):
+    out = tmp_path / name
+    assert main(["audit", "--json", str(out), "--", "no-such-program-anywhere"]) == 2
     assert f"cannot write {out}" in capsys.readouterr().err
 
 
-def test_sigterm_ends_the_audit_and_its_server(tmp_path):
-    argv = ["-m", "vllm_ashutdown.cli", "audit", *server("--never-ready")]
-    process = subprocess.Popen(
-        [sys.executable, *argv],
+def test_the_cpu_build_that_vllms_own_command_cannot_start_is_known(capsys):
+    words = "importlib.metadata.PackageNotFoundError: No package metadata was found"
+    program = f"import sys; sys.exit('{words} for vllm')"
+    command = [sys.executable, "-c", program, "--port", str(free_port())]
+    assert main(["audit", "--", *command]) == 1
+    assert "start it with `vllm-ashutdown serve`" in capsys.readouterr().err
+
+
+def test_streams_that_were_over_before_the_stop_accuse_nobody(capsys):
+    assert main(["audit", "--tokens", "5", "--after", "0.3", *server()]) == 1
+    text = capsys.readouterr().out
+    assert "NO  open at the stop" in text
+    assert "more --tokens?" in text
+    assert text.count("NO ") == 1
+    assert "ok  exit code tells the truth" in text
+
+
+def begin(*argv: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "vllm_ashutdown.cli", "audit", *argv],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "loading" in line:  # the server has begun
-            break
-    process.send_signal(signal.SIGTERM)
+
+
+def until(words: str, said: IO[str] | None) -> None:
+    assert said is not None
+    assert any(words in line for line in said), f"{words} was never said"
+
+
+def test_a_second_interrupt_kills_a_server_that_takes_its_time():
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('loading')"
+    program = f"{deaf}; import sys; sys.stdout.flush(); time.sleep(60)"
+    process = begin("--", sys.executable, "-c", program, "--port", str(free_port()))
+    until("loading", process.stdout)
+    process.send_signal(signal.SIGINT)
+    until("Once more kills it", process.stderr)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - began < GRACE_SECONDS / 2
+    assert process.returncode == 130
+    assert "Interrupted; the server is gone." in err
+
+
+def test_an_interrupt_in_the_second_half_keeps_the_first(tmp_path):
+    out = tmp_path / "audit.json"
+    options = ("--compare", "--streams", "1", "--json", str(out))
+    process = begin(*options, *server())
+    until("with vllm-ashutdown", process.stdout)
+    until("loading", process.stdout)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"What was seen by then is in {out}." in err
+    assert [one["stock"] for one in json.loads(out.read_text())] == [True]
+
+
+def test_an_interrupted_drain_does_not_run_on():
+    options = ("--limit", "30", "--tokens", "100000", "--streams", "1")
+    process = begin(*options, *server("--shutdown-timeout", "30"))
+    until("stopping", process.stdout)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert time.monotonic() - began < GRACE_SECONDS / 2
+    assert process.returncode == 130
+
+
+def test_nobody_who_reads_is_no_reason_for_the_server_to_end():
+    options = ("--streams", "1", *server())
+    with begin(*options) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+    assert "the server failed" not in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_audit_and_its_server(number):
+    process = begin(*server("--never-ready"))
+    until("loading", process.stdout)  # the server has begun
+    process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Interrupted; the server is gone." in err

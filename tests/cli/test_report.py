@@ -63,16 +63,31 @@ def test_from_standard_input_to_standard_output(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"seconds": 1}']
+    ("content", "why"),
+    [
+        (b"", "no JSON"),
+        (b"# vllm", "no JSON"),
+        (b"{}", "it has no 'trigger'"),
+        (b"[1]", "it is no JSON object"),
+        (b"\xff\xfe", "it is no text"),
+        (b'{"seconds": 1}', "it has no 'trigger'"),
+    ],
 )
-def test_what_is_no_report_is_named(tmp_path, capsys, content):
+def test_what_is_no_report_is_named(tmp_path, capsys, content, why):
     path = tmp_path / "other.json"
     path.write_bytes(content)
     assert main(["report", str(path)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert f"{path} is not a shutdown report" in err
+    assert f"{path} is not a shutdown report: {why}" in err
     assert "VLLM_ASHUTDOWN_REPORT" in err
+
+
+def test_the_file_of_an_audit_is_known_and_told_from_a_report(tmp_path, capsys):
+    path = tmp_path / "audit.json"
+    path.write_text('[{"checks": [], "report": null}]')
+    assert main(["report", str(path)]) == 2
+    assert f"{path} is what an audit has written" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path, capsys):

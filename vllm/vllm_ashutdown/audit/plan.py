@@ -17,6 +17,9 @@ START_SECONDS = 600.0
 SECOND_SECONDS = 0.2
 """From the first signal to the second: two at once are one for the kernel."""
 
+FIRST_TOKENS = 4
+"""So many tokens of each stream come before the stop."""
+
 LIMIT_SECONDS = 30.0
 """Beyond the drain time; a server that takes longer hangs."""
 

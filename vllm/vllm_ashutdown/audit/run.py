@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +17,11 @@ from ..core.reclaim import Verdict, reclaim
 from ..core.report import ShutdownReport
 from .address import Address
 from .family import Family
-from .plan import Plan
+from .plan import FIRST_TOKENS, Plan
 from .server import Server, ServerFailedError, running
 from .streams import Result, Stream
 from .traces import Row, Traces
 from .verdict import Check, Times, checks
-
-FIRST_TOKENS = 4
-"""So many tokens of each stream come before the stop."""
 
 FIRST_TOKENS_SECONDS = 120.0
 GONE_SECONDS = 1.0
@@ -101,6 +98,7 @@ def audit(
     *,
     load: Load | None = None,
     stock: bool = False,
+    begun: Callable[[Server], object] = lambda server: None,
 ) -> Run:
     """Starts a server, stops it as ``plan`` says, and looks. Nothing of it stays.
 
@@ -112,6 +110,7 @@ def audit(
         load: Makes the streams, once the server serves; none is opened by it.
             Without it they are the plan's.
         stock: Switch the plugin off.
+        begun: Told of the server as soon as there is one.
 
     Raises:
         ServerFailedError: the server did not come up, or its address is taken.
@@ -120,11 +119,12 @@ def audit(
     traces = Traces(family, directory, address)
     if traces.in_the_way:
         raise ServerFailedError(
-            f"{'; '.join(traces.in_the_way)}, before it was begun: stop what is there, "
-            "or give the command another --port"
+            f"{'; '.join(traces.in_the_way)}, and the server is not even begun: stop "
+            "what is there, or give the command another --port"
         )
     switch = {settings.ENABLED.name: "0" if stock else "1"}
     with contextlib.ExitStack() as stack:
+        stack.callback(traces.take_away)
         with audience.working("Starting the server") as stage:
             begin = partial(
                 Server,
@@ -136,6 +136,8 @@ def audit(
                 stage=stage,
             )
             server = stack.enter_context(running(begin))
+            stack.callback(traces.look)  # whose things are whose, should it be killed
+            begun(server)
             if plan.at is None:
                 server.wait_ready(plan.start_limit)
             else:
@@ -155,6 +157,30 @@ def _stop(
 ) -> Run:
     ready_after = time.monotonic() - server.started_at if plan.at is None else None
     streams = load(server) if plan.at is None else ()
+    with _abandoned_on_the_way_out(streams):
+        return _stop_under(plan, server, traces, audience, streams, stock, ready_after)
+
+
+@contextlib.contextmanager
+def _abandoned_on_the_way_out(streams: Sequence[Stream]) -> Iterator[None]:
+    """Whoever is interrupted reads no more: a server that drains waits for nobody."""
+    try:
+        yield
+    except BaseException:
+        for stream in streams:
+            stream.abandon()
+        raise
+
+
+def _stop_under(
+    plan: Plan,
+    server: Server,
+    traces: Traces,
+    audience: Audience,
+    streams: Sequence[Stream],
+    stock: bool,
+    ready_after: float | None,
+) -> Run:
     for stream in streams:
         stream.start()
     if streams:

@@ -108,11 +108,16 @@ class Stream:
         self._limit = body.get("max_tokens")
         self._event: dict[str, Any] | None = None
         self._events = 0
+        self._abandoned = False
         self._moved = threading.Condition()
 
     def start(self) -> None:
         """Sends the request and begins to read."""
         threading.Thread(target=self._run, name="stream", daemon=True).start()
+
+    def abandon(self) -> None:
+        """Hangs up at the next word that comes."""
+        self._abandoned = True
 
     def wait_for(self, tokens: int, seconds: float) -> bool:
         """Waits until so many tokens have come; false if they did not."""
@@ -198,6 +203,8 @@ class Stream:
                 self.error = _message(answer.text)
             self.status = answer.status_code
             for line in answer.iter_lines() if not answer.is_error else ():
+                if self._abandoned:
+                    break
                 name, _, data = line.partition(":")
                 if name == "data":
                     self._take(data.strip())

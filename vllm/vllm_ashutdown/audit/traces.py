@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -19,7 +20,7 @@ from .family import PROC, Family
 DRIVER = Path("/dev/nvidiactl")
 """Where it is not, there is no GPU to be asked; to be able to ask takes seconds."""
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at
 
 ROWS = (PROCESSES, MEMORY, SEMAPHORES, LISTENING, DEVICE_MEMORY)
 """What can be asked of someone else's processes."""
@@ -70,6 +71,7 @@ class Traces:
         self._address = address
         self._shared_before = _shared_memory()
         self._foreign: set[int] = set()
+        self._own: set[int] = set()
         self._known: Look | None = None
         if DRIVER.exists() and (here := Process.of(os.getpid())):
             # What is imported for it is there by the time that counts.
@@ -100,6 +102,18 @@ class Traces:
             for name in after
         )
 
+    def take_away(self) -> None:
+        """Removes what its processes had in shared memory, once all of them are gone.
+
+        Only what one of them was seen to have mapped: another program's segments may
+        have come meanwhile.
+        """
+        in_use = {inode for inodes in _mapped().values() for inode in inodes}
+        for name, inode in _shared_memory() - self._shared_before:
+            if inode in self._own - in_use:
+                with contextlib.suppress(FileNotFoundError):
+                    (SHARED_MEMORY / name).unlink()
+
     def _look(self) -> Items:
         # Another program's segments may come at any time: list first, so that none
         # can come between the list and the look at whose they are. The same goes for
@@ -111,7 +125,9 @@ class Traces:
         processes = self._family.living()
         ours = {one.pid for one in self._family.seen}
         for pid, inodes in mapped.items():
-            if pid not in ours:
+            if pid in ours:
+                self._own |= inodes
+            else:
                 self._foreign |= inodes
         unclaimed = {name for name, inode in new if inode not in self._foreign}
         owned = Owned(processes=processes, ask_devices=DRIVER.exists())

@@ -20,12 +20,19 @@ from typing import Any
 from ..audit.address import Address, CommandError, options_of
 from ..audit.plan import How, Plan, Whom
 from ..audit.run import Run, audit
-from ..audit.server import ServerFailedError
+from ..audit.server import GRACE_SECONDS, Server, ServerFailedError
 from .audit_view import LOG_LINES, name_of, show, side_by_side
 from .screen import Screen
 from .words import printable
 
 EXIT_BROKEN, EXIT_INTERRUPTED = 1, 130
+
+_NO_METADATA = "No package metadata was found for vllm"
+
+_STOPPING = (
+    f"\nInterrupted: the server stops, which may take {GRACE_SECONDS:.0f} s. "
+    "Once more kills it.\n"
+).encode()
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,64 +70,108 @@ def run(arguments: argparse.Namespace) -> int:
         limit=arguments.limit,
         start_limit=arguments.start_limit,
     )
+    if arguments.json is not None and (why := _cannot_write(arguments.json)):
+        return fail(f"cannot write {arguments.json}: {why}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A server may say what the terminal's encoding has not.
         sys.stdout.reconfigure(errors="replace")
     screen = Screen()
     kinds = [True, False] if arguments.compare else [arguments.stock]
     runs: list[Run] = []
+    code = None
     try:
-        with _interruptible():
+        with _interruptible() as begun:
             for stock in kinds:
                 screen.heading(name_of(stock))
-                runs.append(_one(plan, options.address, screen, stock=stock))
+                runs.append(_one(plan, options.address, screen, begun, stock=stock))
                 show(runs[-1], screen)
     except ServerFailedError as error:
         for line in error.lines[-LOG_LINES:]:
             print(f"  {printable(line)}", file=sys.stderr)
         print(f"vllm-ashutdown: the server failed: {error}", file=sys.stderr)
-        return EXIT_BROKEN
+        for advice in _advice(error):
+            print(f"vllm-ashutdown: {advice}", file=sys.stderr)
+        code = EXIT_BROKEN
     except KeyboardInterrupt:
         print("\nInterrupted; the server is gone.", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    if arguments.compare:
+        code = EXIT_INTERRUPTED
+    if arguments.compare and code is None:
         screen.heading("Side by side")
         screen.say(side_by_side(runs))
-    if arguments.json is not None:
+    if arguments.json is not None and runs:
         try:
             Path(arguments.json).write_text(_json(runs), encoding="utf-8")
         except OSError as error:
             return fail(f"cannot write {arguments.json}: {error.strerror}")
+        what = "All of it is" if len(runs) == len(kinds) else "What was seen by then is"
+        print(f"\n{what} in {arguments.json}.", file=sys.stderr)
+    if code is not None:
+        return code
     return 0 if runs[-1].clean else EXIT_BROKEN
 
 
-def _one(plan: Plan, address: Address, screen: Screen, *, stock: bool) -> Run:
+def _cannot_write(file: str) -> str | None:
+    """Why nothing can be written there: better known before minutes of an audit."""
+    path = Path(file)
+    if path.is_dir():
+        return "it is a directory"
+    if not path.absolute().parent.is_dir():
+        return "there is no such directory"
+    there = path if path.exists() else path.absolute().parent
+    return None if os.access(there, os.W_OK) else "permission denied"
+
+
+def _advice(error: ServerFailedError) -> Iterator[str]:
+    """What to do about a start that failed in a way that is known."""
+    if any(_NO_METADATA in line for line in error.lines):
+        yield (
+            "this vLLM is the CPU build, whose own `vllm serve` stops at once: "
+            "start it with `vllm-ashutdown serve`, all arguments are the same"
+        )
+
+
+def _one(
+    plan: Plan,
+    address: Address,
+    screen: Screen,
+    begun: list[Server],
+    *,
+    stock: bool,
+) -> Run:
     with tempfile.TemporaryDirectory(
         prefix="audit-", ignore_cleanup_errors=True
     ) as scratch:
         directory = Path(scratch) / "tmp"
         directory.mkdir()
-        return audit(plan, address, directory, screen, stock=stock)
+        return audit(plan, address, directory, screen, stock=stock, begun=begun.append)
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Lets Ctrl-C and SIGTERM end it, once: no server may be left behind.
+def _interruptible() -> Iterator[list[Server]]:
+    """Lets Ctrl-C, SIGTERM and a closed terminal end it: no server is left behind.
 
-    What they are told again while it is being ended is what it does anyway.
+    Told again while it waits for the server to stop in order, it kills that.
+
+    Yields:
+        Where to note the servers that are begun, the last of which is meant.
     """
     told = False
+    begun: list[Server] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal told
         if not told:
             told = True
+            with contextlib.suppress(OSError):  # there is no terminal any more
+                os.write(2, _STOPPING)
             raise KeyboardInterrupt
+        for server in begun[-1:]:
+            server.send(signal.SIGKILL)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, interrupt) for number in numbers]
     try:
-        yield
+        yield begun
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..audit.plan import START_SECONDS, How, Whom
+from ..audit.plan import FIRST_TOKENS, START_SECONDS, How, Whom
 
 __all__ = ["add_options"]
 
@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     stop.add_argument(
         "--limit",
-        type=seconds,
+        type=positive,
         metavar="SECONDS",
         help="a stop that takes longer hangs (default: the command's "
         "--shutdown-timeout and 30 more)",
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument(
         "--tokens",
-        type=count,
+        type=length,
         default=4096,
         metavar="N",
         help="the length of each answer, if the model allows it (default: 4096)",
@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--start-limit",
-        type=seconds,
+        type=positive,
         default=START_SECONDS,
         metavar="SECONDS",
         help="a start that takes longer has failed (default: 600)",
@@ -78,15 +78,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def seconds(text: str) -> float:
     """A span of time, 0 or more and finite."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
-        raise ValueError(text)
+        raise _wrong(text, "seconds, 0 or more")
+    return value
+
+
+def positive(text: str) -> float:
+    """One that is more than nothing."""
+    value = seconds(text)
+    if not value:
+        raise _wrong(text, "seconds, more than 0")
     return value
 
 
 def count(text: str) -> int:
     """A number, 0 or more."""
-    value = int(text)
-    if value < 0:
-        raise ValueError(text)
+    if not text.strip().isdecimal():
+        raise _wrong(text, "a whole number, 0 or more")
+    return int(text)
+
+
+def length(text: str) -> int:
+    """How many tokens, so that a stream is not over before the stop."""
+    value = count(text)
+    if value <= FIRST_TOKENS:
+        raise _wrong(text, f"more than {FIRST_TOKENS}: so many come before the stop")
     return value
+
+
+def _wrong(text: str, wanted: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"{text!r} is not what is wanted: {wanted}")

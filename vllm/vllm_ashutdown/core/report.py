@@ -191,7 +191,7 @@ class ShutdownReport(Struct, frozen=True):
         from ..inventory import Row
 
         try:
-            data: Mapping[str, Any] = json.loads(text)
+            data = _object(json.loads(text))
             return cls(
                 trigger=Trigger.parse(data["trigger"]),
                 mode=Mode.parse(data["mode"]),
@@ -203,8 +203,18 @@ class ShutdownReport(Struct, frozen=True):
                 leftovers=tuple(_lines(data["leftovers"])),
                 inventory=tuple(map(Row.from_plain, data["inventory"])),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except json.JSONDecodeError as error:
+            raise ValueError(f"not a shutdown report: no JSON ({error})") from error
+        except KeyError as error:
+            raise ValueError(f"not a shutdown report: it has no {error}") from error
+        except (TypeError, ValueError) as error:
             raise ValueError(f"not a shutdown report: {error}") from error
+
+
+def _object(data: Any) -> Mapping[str, Any]:
+    if not isinstance(data, dict):
+        raise TypeError("it is no JSON object")
+    return data
 
 
 def _phase(row: Mapping[str, Any]) -> PhaseRecord:
