@@ -112,6 +112,34 @@ def test_the_cores_need_not_wait_for_the_kernel_to_be_done_with_a_server(ear, fo
     assert report.clean
 
 
+def test_what_the_cores_need_is_told_when_they_leave_and_not_when_they_are_gone(
+    ear, fork
+):
+    core, other = fork(targets.slow_to_go), fork(targets.core)
+    stopping = Stopping(tree_of([], [core], [other]), Mode.ABORT, 0.0, 10.0)
+    assert ear.hear("core")["pid"] == other.pid
+    other.process.join(10)
+    assert core.process.exitcode is None
+    os.kill(core.pid, signal.SIGUSR1)
+    report = stopping.report()
+    assert report.processes == (
+        ProcessEnd("slow_to_go", core.pid, 0),
+        ProcessEnd("core", other.pid, 0),
+    )
+    assert report.clean
+
+
+def test_what_the_cores_need_is_not_told_before_and_has_its_time(ear, fork):
+    core, other = fork(targets.deaf), fork(targets.core)
+    stopping = Stopping(tree_of([], [core], [other]), Mode.ABORT, 0.0, 1.0)
+    report = stopping.report()
+    assert ear.hear("core")["pid"] == other.pid
+    assert report.processes == (
+        ProcessEnd("deaf", core.pid, -signal.SIGKILL, killed=True),
+        ProcessEnd("core", other.pid, 0),
+    )
+
+
 def test_a_server_closes_while_the_cores_stop_and_its_report_is_whole(ear, fork):
     server, core = fork(targets.slow_to_close), fork(targets.core)
     stopping = Stopping(tree_of([server], [core], []), Mode.DRAIN, 30.0, 10.0)

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from ..core.report import ProcessEnd
 
 logger = logging.getLogger("vllm.ashutdown")
-
-COORDINATOR_SECONDS = 0.2
-"""It has nothing to do but to leave, however late the cores were."""
 
 
 def loop_of(client: Any) -> asyncio.AbstractEventLoop | None:
@@ -130,11 +126,7 @@ def stop(client: Any, seconds: float, struck: Collection[int] = ()) -> list[Proc
         resources.engine_dead = True
     if manager is not None:
         take_over(manager)
-    until = time.monotonic() + seconds
-    ends = end(processes(client), seconds, struck=struck)
-    # Behind the cores: they talk to it until their last word.
-    left = max(0.0, until - time.monotonic())
-    ends += end(coordinators(client), max(left, COORDINATOR_SECONDS), struck=struck)
+    ends = end(processes(client), seconds, struck=struck, behind=coordinators(client))
     client.shutdown(timeout=0)
     return ends
 

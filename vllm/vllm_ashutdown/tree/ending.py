@@ -22,6 +22,9 @@ logger = logging.getLogger("vllm.ashutdown")
 REAP_SECONDS = 1.0
 """What the kernel may take to end a killed process: it has memory to take back."""
 
+BEHIND_SECONDS = 0.2
+"""For those that are told last, however late the others were: they only leave."""
+
 LAST_WORDS_SECONDS = 0.2
 """For what a process has said before it left to be read; it lies in a socket."""
 
@@ -31,6 +34,7 @@ def end(
     seconds: float,
     drain: float = 0.0,
     struck: Collection[int] = (),
+    behind: Sequence[Any] = (),
 ) -> list[ProcessEnd]:
     """Ends ``processes``, all at once, and returns when they are gone. Blocks.
 
@@ -39,13 +43,26 @@ def end(
         seconds: What they get to leave by themselves.
         drain: Of these, what their requests get.
         struck: The pids of those that :func:`strike` has killed, or does meanwhile.
+        behind: What ``processes`` need until their last word. They are told when each
+            of those is over or says that it leaves: the kernel takes the memory of all
+            of them back at the same time then.
 
     Returns:
-        How each ended, and each process below it that it told of.
+        How each ended, those behind last, and each process below it that it told of.
     """
+    until = time.monotonic() + seconds
     running = [process for process in processes if process.exitcode is None]
     ask(running, seconds, drain)
-    killed = kill(alive_after(running, seconds), tell=seconds > 0).union(struck)
+    last = [process for process in behind if process.exitcode is None]
+    if last:
+        staying_after(running, seconds)
+        until_last = max(until, time.monotonic() + BEHIND_SECONDS)
+        ask(last, until_last - time.monotonic())
+    late = alive_after(running, until - time.monotonic())
+    killed = kill(late, tell=seconds > 0).union(struck)
+    if last:
+        killed |= kill(alive_after(last, until_last - time.monotonic()), tell=True)
+    processes, running = [*processes, *behind], [*running, *last]
     for process in processes:
         killed |= outlived(process)
     # Also by another thread, if the stop was raised to kill meanwhile.

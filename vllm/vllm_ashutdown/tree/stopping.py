@@ -186,8 +186,8 @@ class TreeStop:
         except Exception as error:  # it is for the report alone
             logger.debug("[shutdown] nothing is known from before: %r", error)
         grace = 0.0 if self.stop.mode is Mode.KILL else core_seconds(self.stop)
-        ends = end(self._tree.cores, grace, struck=self._killed)
-        ends += end(self._tree.others, core_seconds(self.stop), struck=self._killed)
+        cores, others = self._tree.cores, self._tree.others
+        ends = end(cores, grace, struck=self._killed, behind=others)
         self.stop.processes += ends
         return ", ".join(map(str, ends)) or None
 
