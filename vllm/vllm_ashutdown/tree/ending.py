@@ -53,15 +53,14 @@ def end(
     until = time.monotonic() + seconds
     running = [process for process in processes if process.exitcode is None]
     ask(running, seconds, drain)
-    last = [process for process in behind if process.exitcode is None]
+    last, until_last = [one for one in behind if one.exitcode is None], until
     if last:
         staying_after(running, seconds)
         until_last = max(until, time.monotonic() + BEHIND_SECONDS)
         ask(last, until_last - time.monotonic())
     late = alive_after(running, until - time.monotonic())
     killed = kill(late, tell=seconds > 0).union(struck)
-    if last:
-        killed |= kill(alive_after(last, until_last - time.monotonic()), tell=True)
+    killed |= kill(alive_after(last, until_last - time.monotonic()), tell=True)
     processes, running = [*processes, *behind], [*running, *last]
     for process in processes:
         killed |= outlived(process)
