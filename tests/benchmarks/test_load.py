@@ -50,6 +50,33 @@ def test_cores_and_workers_import_nothing_that_they_have_no_use_for():
     assert not {f"vllm_ashutdown.{name}" for name in THE_SERVERS_OWN} & set(modules)
 
 
+SERVERS = (*("async_llm", "launcher", "utils", "serve", "entry"), *ADAPTERS)
+
+ONLY_STOPS = (
+    *("inventory", "watchdog", "core.stop", "core.order", "core.report", "http.gate"),
+    *("tree.stopping", "tree.belongings", "adapters.async_llm_run", "telling.title"),
+)
+
+
+def test_a_server_imports_what_only_a_stop_needs_when_it_gets_ready():
+    program = f"""
+import importlib, json, sys
+sys.path.insert(0, {str(SOURCE_ROOT)!r})
+for name in {SERVERS!r}:
+    importlib.import_module(f"vllm_ashutdown.adapters.{{name}}")
+before = list(sys.modules)
+importlib.import_module("vllm_ashutdown.adapters.readiness").get_ready()
+print(json.dumps([before, list(sys.modules)]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    before, ready = map(set, json.loads(done.stdout))
+    wanted = {f"vllm_ashutdown.{name}" for name in ONLY_STOPS}
+    assert not wanted & before
+    assert wanted <= ready
+
+
 @pytest.mark.parametrize(
     ("module", "third_party"),
     [

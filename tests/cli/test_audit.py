@@ -167,10 +167,12 @@ def until(words: str, said: IO[str] | None) -> None:
 
 
 def test_a_second_interrupt_kills_a_server_that_takes_its_time():
-    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('loading')"
+    deaf = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('KV cache size')"
+    )
     program = f"{deaf}; import sys; sys.stdout.flush(); time.sleep(60)"
     process = begin("--", sys.executable, "-c", program, "--port", str(free_port()))
-    until("loading", process.stdout)
+    until("warming the model up", process.stdout)  # it has set that
     process.send_signal(signal.SIGINT)
     until("Once more kills it", process.stderr)
     began = time.monotonic()
@@ -195,9 +197,9 @@ def test_an_interrupt_in_the_second_half_keeps_the_first(tmp_path):
 
 
 def test_an_interrupted_drain_does_not_run_on():
-    options = ("--limit", "30", "--tokens", "100000", "--streams", "1")
+    options = ("--after", "60", "--tokens", "100000", "--streams", "1")
     process = begin(*options, *server("--shutdown-timeout", "30"))
-    until("stopping", process.stdout)
+    until("1 streams over", process.stdout)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
