@@ -340,29 +340,27 @@ def server(ear: str, meet: str, patience: int, refused: int) -> None:
 
 
 def slow_to_close(ear: str, meet: str) -> None:
-    """A server that needs no core any more, and closes HTTP until SIGUSR1."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    """A server that needs no core any more, and closes HTTP until it is told to go."""
     leave = threading.Event()
     a_tie().on_stop(lambda _: leave.set())
-    ready(meet)
+    mine = ready(meet)
     leave.wait()
     a_tie().tell_past_the_core()
-    signal.sigwait([signal.SIGUSR1])
+    mine.hear("go")
     a_tie().send({"is": "report", "report": a_report(2).to_json()})
     a_tie().tell_leaving(0)
     os._exit(0)
 
 
 def slow_to_go(ear: str, meet: str) -> None:
-    """A server that has said that it leaves, and is over at SIGUSR1."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    """A server that has said that it leaves, and is over when it is told to go."""
     leave = threading.Event()
     a_tie().on_stop(lambda _: leave.set())
-    ready(meet)
+    mine = ready(meet)
     leave.wait()
     a_tie().send({"is": "report", "report": a_report(2).to_json()})
     a_tie().tell_leaving(0)
-    signal.sigwait([signal.SIGUSR1])
+    mine.hear("go")
     os._exit(0)
 
 

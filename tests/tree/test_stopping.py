@@ -102,7 +102,7 @@ def test_the_cores_need_not_wait_for_the_kernel_to_be_done_with_a_server(ear, fo
     stopping = Stopping(tree_of([server], [core], []), Mode.ABORT, 0.0, 10.0)
     assert ear.hear("core")["pid"] == core.pid
     assert server.process.exitcode is None
-    os.kill(server.pid, signal.SIGUSR1)
+    server.say("go")
     report = stopping.report()
     assert report.processes == (
         ProcessEnd("slow_to_go", server.pid, 0),
@@ -120,7 +120,7 @@ def test_what_the_cores_need_is_told_when_they_leave_and_not_when_they_are_gone(
     assert ear.hear("core")["pid"] == other.pid
     other.process.join(10)
     assert core.process.exitcode is None
-    os.kill(core.pid, signal.SIGUSR1)
+    core.say("go")
     report = stopping.report()
     assert report.processes == (
         ProcessEnd("slow_to_go", core.pid, 0),
@@ -146,7 +146,7 @@ def test_a_server_closes_while_the_cores_stop_and_its_report_is_whole(ear, fork)
     assert ear.hear("core")["pid"] == core.pid
     core.process.join(10)
     assert server.process.exitcode is None
-    os.kill(server.pid, signal.SIGUSR1)
+    server.say("go")
     report = stopping.report()
     assert report.processes == (
         ProcessEnd("slow_to_close", server.pid, 0),
@@ -168,7 +168,7 @@ def test_the_cores_wait_for_the_last_server_that_needs_them(ear, fork):
     core = fork(targets.core)
     stopping = Stopping(tree_of([quick, slow], [core], []), Mode.DRAIN, 30.0, 10.0)
     assert ear.hear("told", "core")["pid"] == slow.pid
-    os.kill(quick.pid, signal.SIGUSR1)
+    quick.say("go")
     quick.process.join(10)
     assert core.process.exitcode is None
     stopping.raise_to(Mode.ABORT)
