@@ -16,6 +16,7 @@ import pytest
 from tests import fake_server
 from tests.reports import a_report
 from vllm_ashutdown.audit.server import GRACE_SECONDS, free_port
+from vllm_ashutdown.cli.audit_advice import advice
 from vllm_ashutdown.cli.main import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -141,6 +142,40 @@ def test_the_cpu_build_that_vllms_own_command_cannot_start_is_known(capsys):
     command = [sys.executable, "-c", program, "--port", str(free_port())]
     assert main(["audit", "--", *command]) == 1
     assert "start it with `vllm-ashutdown serve`" in capsys.readouterr().err
+
+
+def test_an_option_of_the_audit_among_the_servers_is_known(capsys):
+    assert main(["audit", *server("--start-limit=3", "--no-such", "--compare")]) == 1
+    err = capsys.readouterr().err
+    for name in ("--start-limit", "--compare"):
+        assert f"{name} behind the -- went to the server" in err
+    assert "--no-such behind" not in err
+
+
+def test_options_that_the_server_knows_are_left_alone(capsys):
+    program = "import sys; sys.exit('it failed')"
+    command = [sys.executable, "-c", program, "--compare", "--port", str(free_port())]
+    assert main(["audit", "--", *command]) == 1
+    assert "behind the --" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (["serve", "/no/such/model"], "/no/such/model"),
+        (["serve", "~/no-such"], "~/no-such"),
+        (["serve", "--model", "../no/such"], "../no/such"),
+        (["--model=./no/such"], "./no/such"),
+        (["serve", "/"], None),
+        (["serve", "some/model"], None),
+        (["serve", "--served-model-name", "/no/such"], None),
+        (["serve"], None),
+    ],
+)
+def test_a_model_that_is_not_where_the_command_says_is_known(model, told):
+    said = list(advice(["vllm", *model], ["OSError: Repo id must be ..."], ()))
+    words = "the model {} is a place on this machine where nothing is"
+    assert said == ([] if told is None else [words.format(told)])
 
 
 def test_streams_that_were_over_before_the_stop_accuse_nobody(capsys):

@@ -77,7 +77,7 @@ def test_it_has_every_phase_process_row_and_leftover():
         "killed: outlasted its share of the budget",
         "still alive",
         "file plain is there",
-        "2 before",
+        "2 held",
         "8 completed",
         "2 ended",
         "1 refused",

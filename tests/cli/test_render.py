@@ -145,8 +145,8 @@ def test_each_kind_of_resource_before_and_after():
         Row("device memory"),
     )
     text = "\n".join(drawn(a_report(inventory=rows)))
-    assert "ipc files: 2 before, 1 after" in text
-    assert "shared memory: 1 before, 0 after" in text
+    assert "ipc files: 2 held, 1 now" in text
+    assert "shared memory: 1 held, 0 now" in text
     assert "device memory" not in text, "there was none to give back"
 
 

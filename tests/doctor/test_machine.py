@@ -101,7 +101,20 @@ def test_leftovers_of_the_dead_and_not_those_of_the_living():
     found = findings(Reclaimed((one,), ("7-abc",)))["leftovers"]
     assert (found.level, found.found) == (Level.WARNING, "1 of dead instances")
     assert "reclaim --remove" in found.remedy
-    assert findings(Reclaimed((), ("7-abc",)))["leftovers"].level is Level.OK
+    assert "refused" not in found.found + found.remedy
+    none = findings(Reclaimed((), ("7-abc",)))["leftovers"]
+    assert (none.level, none.found) == (
+        Level.OK,
+        "none of dead instances; 1 living instance",
+    )
+
+
+def test_what_a_reclaim_refuses_is_not_promised_to_go():
+    one = Leftover("vLLM (pid 1)", "file", "/tmp/x", Verdict.REFUSED, "it is open")
+    found = findings(Reclaimed((one,), ()))["leftovers"]
+    assert found.found == "1 of dead instances, 1 of them refused"
+    assert "Why: vllm-ashutdown reclaim" in found.remedy
+    assert "The next start" not in found.remedy
 
 
 # -- settings ----------------------------------------------------------------------

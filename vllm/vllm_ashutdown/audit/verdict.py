@@ -125,7 +125,11 @@ def _left(row: Row) -> Check:
     free = row.name == ADDRESS
     promise = "its address is free" if free else f"no {row.name} left"
     if not row.after:
-        nothing = "refuses, can be bound" if free else f"{len(row.during)} before, none"
+        nothing = (
+            "refuses, can be bound"
+            if free
+            else f"{len(row.during)} while it ran, none now"
+        )
         return Check(True, promise, nothing)
     more = f" and {len(row.after) - 1} more" if len(row.after) > 1 else ""
     return Check(False, promise, f"{row.after[0]}{more}")

@@ -21,13 +21,13 @@ from ..audit.address import Address, CommandError, options_of
 from ..audit.plan import How, Plan, Whom
 from ..audit.run import Run, audit
 from ..audit.server import GRACE_SECONDS, Server, ServerFailedError
+from .audit_advice import advice
+from .audit_options import option_names
 from .audit_view import LOG_LINES, name_of, show, side_by_side
 from .screen import Screen
 from .words import printable
 
 EXIT_BROKEN, EXIT_INTERRUPTED = 1, 130
-
-_NO_METADATA = "No package metadata was found for vllm"
 
 _STOPPING = (
     f"\nInterrupted: the server stops, which may take {GRACE_SECONDS:.0f} s. "
@@ -89,8 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         for line in error.lines[-LOG_LINES:]:
             print(f"  {printable(line)}", file=sys.stderr)
         print(f"vllm-ashutdown: the server failed: {error}", file=sys.stderr)
-        for advice in _advice(error):
-            print(f"vllm-ashutdown: {advice}", file=sys.stderr)
+        for words in advice(command, error.lines, option_names()):
+            print(f"vllm-ashutdown: {words}", file=sys.stderr)
         code = EXIT_BROKEN
     except KeyboardInterrupt:
         print("\nInterrupted; the server is gone.", file=sys.stderr)
@@ -119,15 +119,6 @@ def _cannot_write(file: str) -> str | None:
         return "there is no such directory"
     there = path if path.exists() else path.absolute().parent
     return None if os.access(there, os.W_OK) else "permission denied"
-
-
-def _advice(error: ServerFailedError) -> Iterator[str]:
-    """What to do about a start that failed in a way that is known."""
-    if any(_NO_METADATA in line for line in error.lines):
-        yield (
-            "this vLLM is the CPU build, whose own `vllm serve` stops at once: "
-            "start it with `vllm-ashutdown serve`, all arguments are the same"
-        )
 
 
 def _one(

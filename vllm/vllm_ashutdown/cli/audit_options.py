@@ -6,7 +6,7 @@ import argparse
 
 from ..audit.plan import FIRST_TOKENS, START_SECONDS, How, Whom
 
-__all__ = ["add_options"]
+__all__ = ["add_options", "option_names"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +74,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="COMMAND",
         help="what starts the server, behind --; its own options say where it answers",
     )
+
+
+def option_names() -> frozenset[str]:
+    """All of them, as they are written."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_options(parser)
+    names = set(vars(parser.parse_args([]))) - {"server"}
+    return frozenset("--" + name.replace("_", "-") for name in names)
 
 
 def seconds(text: str) -> float:

@@ -88,7 +88,7 @@ def _streams(one: Run) -> Table:
 def _rows(one: Run) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("kind")
-    for name in ("before", "during", "after"):
+    for name in ("before its start", "at the stop", "after it"):
         table.add_column(name, justify="right")
     table.add_column("left", overflow="fold")
     for row in one.rows:

@@ -197,7 +197,7 @@ def _results(report: ShutdownReport, plain: bool) -> RenderableType:
         grid.add_row(
             "" if i else "given back",
             Text(
-                f"{row.name}: {len(row.before)} before, {len(row.after)} after",
+                f"{row.name}: {len(row.before)} held, {len(row.after)} now",
                 "red" if row.leftovers else "",
             ),
         )

@@ -125,15 +125,18 @@ def _limit(number: int) -> str:
 
 
 def _leftovers(left: Reclaimed) -> Finding:
-    topic, alive = "leftovers", f"{len(left.alive)} living instances"
-    if not left.leftovers:
-        return Finding(topic, Level.OK, f"none of dead instances; {alive}")
+    topic, alive, total = "leftovers", len(left.alive), len(left.leftovers)
+    if not total:
+        words = "1 living instance" if alive == 1 else f"{alive} living instances"
+        return Finding(topic, Level.OK, f"none of dead instances; {words}")
     refused = left.count(Verdict.REFUSED)
-    words = f"{len(left.leftovers)} of dead instances"
-    words += f", {refused} of them in use" if refused else ""
-    return Finding(
-        topic,
-        Level.WARNING,
-        words,
-        "The next start takes them away, or: vllm-ashutdown reclaim --remove",
-    )
+    words = f"{total} of dead instances"
+    remedies = []
+    if refused < total:
+        remedies.append(
+            "The next start takes them away, or: vllm-ashutdown reclaim --remove."
+        )
+    if refused:
+        words += f", {refused} of them refused"
+        remedies.append("What is refused stays. Why: vllm-ashutdown reclaim")
+    return Finding(topic, Level.WARNING, words, " ".join(remedies))

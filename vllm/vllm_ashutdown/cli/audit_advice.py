@@ -1,0 +1,53 @@
+"""What to do about a start that failed in a way that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["advice"]
+
+_NO_METADATA = "No package metadata was found for vllm"
+_UNKNOWN_OPTION = "unrecognized arguments"
+
+_PLACES = ("/", "./", "../", "~")
+"""So begins a model that lies on this machine, and none of a hub's."""
+
+
+def advice(
+    command: Sequence[str], lines: Sequence[str], options: Collection[str]
+) -> Iterator[str]:
+    """One sentence for each cause that is seen.
+
+    Args:
+        command: The server's.
+        lines: Its last words.
+        options: This program's own, which a server does not know.
+    """
+    log = "\n".join(lines)
+    if _NO_METADATA in log:
+        yield (
+            "this vLLM is the CPU build, whose own `vllm serve` stops at once: "
+            "start it with `vllm-ashutdown serve`, all arguments are the same"
+        )
+    if _UNKNOWN_OPTION in log:
+        for name in dict.fromkeys(word.partition("=")[0] for word in command):
+            if name in options:
+                yield (
+                    f"{name} behind the -- went to the server: if it is meant for the "
+                    "audit, write it before the --"
+                )
+    model = _model_of(command)
+    if model.startswith(_PLACES) and not Path(model).exists():
+        yield f"the model {model} is a place on this machine where nothing is"
+
+
+def _model_of(command: Sequence[str]) -> str:
+    """The model in a ``vllm serve``, or nothing where that cannot be seen."""
+    for word, after in zip(command, [*command[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == "--model":
+            return value if equals else after
+        if word == "serve" and after and not after.startswith("-"):
+            return after
+    return ""
