@@ -1,19 +1,19 @@
 """What loading the plugin costs each kind of process: time, memory, modules.
 
     python benchmarks/load.py                 # API server, core and worker
-    python benchmarks/load.py --runs 50 core
+    python benchmarks/load.py --runs 20 core
 
-For each role one process imports what vLLM has imported there when it loads its
-plugins, and forks two children a round, one behind the other: one loads the plugin, one
-does nothing, in turns. What both see is the same process to the last byte, so their
-difference is the plugin's. All seams of modules that are there are laid at once, with
-their adapters: that is the whole cost, of which a part may come later in real life.
-What only a stop needs an API server imports when its cores have begun and it waits for
-them: that time, which nobody waits for, stands beside the other, and the memory is in
-the sum. The plugin is compiled, as an installation leaves it: a checkout whose Python
-may write no bytecode would be compiled anew by each child, which costs more than all
-the rest. What vLLM's own imports took in the same process stands beside it, since
-machines differ.
+For each run a process of that role is begun, imports what vLLM has imported there when
+it loads its plugins, and loads the plugin: what that takes it, and by how much it
+grows, is the plugin's. A fork of one such process would be quicker, and dearer than
+reality: whatever it touches first it has to copy. All seams of modules that are there
+are laid at once, with their adapters: that is the whole cost, of which a part may come
+later in real life. What only a stop needs an API server imports when its cores have
+begun and it waits for them: that time, which nobody waits for, stands beside the other,
+and the memory is in the sum. The plugin is compiled, as an installation leaves it: a
+checkout whose Python may write no bytecode would be compiled anew each time, which
+costs more than all the rest. What vLLM's own imports took in the same process stands
+beside it, since machines differ.
 
 The exit code is 1 if a role needs more than 30 ms or 5 MB, or if a core or a worker
 imports a third-party module that vLLM had not imported there.
@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import gc
 import importlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,7 +34,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -67,20 +66,22 @@ OWN = ("vllm", "vllm_ashutdown")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one child measured.
+    """What one process measured.
 
     Attributes:
         seconds: It took, less what it waited for a processor.
-        later: Likewise, for what a server does while its cores start.
         size: Bytes by which its resident memory grew.
         third_party: Modules of others that were not there before.
         own: How many modules of the plugin.
+        vllm: Seconds that vLLM's own imports had taken.
+        later: Seconds of what a server does while its cores start.
     """
 
     seconds: float
     size: int
     third_party: tuple[str, ...]
     own: int
+    vllm: float
     later: float = 0.0
 
 
@@ -90,9 +91,9 @@ class Cost:
 
     Attributes:
         role: The kind of process.
-        milliseconds: With the plugin less without, round by round.
-        later: Likewise, of what is done while its cores start.
-        megabytes: Likewise.
+        milliseconds: Until it was loaded.
+        later: Of what is done while its cores start.
+        megabytes: By which the process grew.
         third_party: Modules of others that the plugin alone brought in.
         own: How many modules of the plugin.
         vllm: Seconds that vLLM's own imports took there, to compare with.
@@ -128,10 +129,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     costs = []
     for role in arguments.roles or ROLES:
-        with console.status(f"{role}: importing vLLM, then {arguments.runs} rounds"):
-            vllm, rounds = measured(role, arguments.runs)
-        costs.append(cost_of(role, vllm, rounds))
-        console.print(f"{role}: {arguments.runs} rounds", highlight=False)
+        with console.status(f"{role}: {arguments.runs} processes import vLLM"):
+            costs.append(cost_of(role, measured(role, arguments.runs)))
+        console.print(f"{role}: {arguments.runs} processes", highlight=False)
     console.print(
         table_of(
             "the plugin's cost by role, median [95 %]",
@@ -174,8 +174,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--runs",
         type=count,
-        default=30,
-        help=f"rounds; an interval takes {FEWEST} (default: 30)",
+        default=8,
+        help=f"processes of each; an interval takes {FEWEST} (default: 8)",
     )
     add_json_to(parser)
     return parser
@@ -189,15 +189,18 @@ def _role(text: str) -> str:
     return text
 
 
-def measured(role: str, rounds: int) -> tuple[float, list[tuple[Load, Load]]]:
-    """From a process of that role: how long vLLM's own imports took, and the rounds.
+def measured(role: str, runs: int) -> tuple[Load, ...]:
+    """What ``runs`` processes of that role have measured, one after the other."""
+    with tempfile.TemporaryDirectory(prefix="load-") as bytecode:
+        _in_a_process(role, bytecode)  # compiles
+        return tuple(_in_a_process(role, bytecode) for _ in range(runs))
 
-    A round is one load of the plugin and one of nothing.
-    """
+
+def _in_a_process(role: str, bytecode: str) -> Load:
     program = (
         f"import sys; sys.path[:0] = {sys.path[:2]!r}\n"
         "from benchmarks import load\n"
-        f"load.be({role!r}, {rounds})"
+        f"load.be({role!r}, {bytecode!r})"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -207,73 +210,32 @@ def measured(role: str, rounds: int) -> tuple[float, list[tuple[Load, Load]]]:
         check=True,
     )
     said = json.loads(done.stdout.splitlines()[-1])
-    pairs = [(_load(pair[0]), _load(pair[1])) for pair in said["pairs"]]
-    return said["vllm"], pairs
-
-
-def _load(said: dict[str, Any]) -> Load:
     return Load(**{**said, "third_party": tuple(said["third_party"])})
 
 
-def be(role: str, rounds: int) -> None:
-    """In that process: imports, forks, and prints what the children measured."""
+def be(role: str, bytecode: str) -> None:
+    """In that process: imports, loads, and prints what was measured."""
     warnings.simplefilter("ignore")
     with Stopwatch() as watch:
         began = watch.read()
         for name in ROLES[role]:
             importlib.import_module(name)
         vllm = watch.read() - began
-    pairs = []
-    with tempfile.TemporaryDirectory(prefix="load-") as bytecode:
-        sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
-        _in_a_child(True, role)  # compiles
-        for number in range(rounds):
-            arms = (True, False) if number % 2 else (False, True)
-            found = {arm: _in_a_child(arm, role) for arm in arms}
-            pairs.append((found[True], found[False]))
-    print(json.dumps({"vllm": vllm, "pairs": pairs}), flush=True)
+    sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
+    print(json.dumps(dataclasses.asdict(load(role, vllm))), flush=True)
     os._exit(0)  # nothing of vLLM's has to be taken apart
 
 
-def _in_a_child(with_plugin: bool, role: str) -> dict[str, Any]:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            # A forked child has its memory only once it has written there. A real one
-            # was spawned, so what it has imported is its own: a collection sees to it,
-            # and a look at whatever a module has, which counts as a reference to it.
-            gc.collect()
-            _look_at_all_modules()
-            found = dataclasses.asdict(load(with_plugin, role))
-            os.write(writing, json.dumps(found).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as said:
-        text = said.read()
-    os.waitpid(child, 0)
-    found = json.loads(text)
-    return dict(found)
-
-
-def _look_at_all_modules() -> None:
-    for module in list(sys.modules.values()):
-        for _ in getattr(module, "__dict__", {}).values():
-            pass
-
-
-def load(with_plugin: bool, role: str) -> Load:
-    """Loads the plugin here and now, or does nothing, and measures that."""
+def load(role: str, vllm: float) -> Load:
+    """Loads the plugin here and now, and measures that."""
     before, resident = set(sys.modules), _resident()
     with Stopwatch() as watch:
         began = watch.read()
-        if with_plugin:
-            import vllm_ashutdown
+        import vllm_ashutdown
 
-            vllm_ashutdown.register()
+        vllm_ashutdown.register()
         seconds = watch.read() - began
-        if with_plugin and role == SERVER:
+        if role == SERVER:
             from vllm_ashutdown.adapters.readiness import get_ready
 
             get_ready()
@@ -284,7 +246,8 @@ def load(with_plugin: bool, role: str) -> Load:
         _resident() - resident,
         tuple(sorted(name for name in new if is_third_party(name))),
         sum(name.partition(".")[0] == "vllm_ashutdown" for name in new),
-        later,
+        vllm,
+        later if role == SERVER else 0.0,
     )
 
 
@@ -306,19 +269,16 @@ def _resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def cost_of(role: str, vllm: float, rounds: Sequence[tuple[Load, Load]]) -> Cost:
-    """With the plugin less without it, and ``vllm``, to compare with."""
-    brought: set[str] = set()
-    for loaded, bare in rounds:
-        brought |= set(loaded.third_party) - set(bare.third_party)
+def cost_of(role: str, loads: Sequence[Load]) -> Cost:
+    """What ``loads`` come to."""
     return Cost(
         role,
-        Median.of([(one.seconds - other.seconds) * 1e3 for one, other in rounds]),
-        Median.of([(one.later - other.later) * 1e3 for one, other in rounds]),
-        Median.of([(one.size - other.size) / 1e6 for one, other in rounds]),
-        tuple(sorted(brought)),
-        max(loaded.own for loaded, _ in rounds),
-        vllm,
+        Median.of([one.seconds * 1e3 for one in loads]),
+        Median.of([one.later * 1e3 for one in loads]),
+        Median.of([one.size / 1e6 for one in loads]),
+        tuple(sorted({name for one in loads for name in one.third_party})),
+        max(one.own for one in loads),
+        statistics.median(one.vllm for one in loads),
     )
 
 

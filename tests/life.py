@@ -25,7 +25,7 @@ from vllm_ashutdown.core.files import ledger
 from vllm_ashutdown.starting import start
 from vllm_ashutdown.tree import child
 from vllm_ashutdown.tree.entry import Entry
-from vllm_ashutdown.tree.home import home, take_in
+from vllm_ashutdown.tree.place import home, take_in
 from vllm_ashutdown.tree.member import Member
 from vllm_ashutdown.tree.part import Part
 

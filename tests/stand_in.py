@@ -41,8 +41,8 @@ from vllm_ashutdown.starting import start
 from vllm_ashutdown.tree import child
 from vllm_ashutdown.tree.ending import end
 from vllm_ashutdown.tree.entry import Entry
-from vllm_ashutdown.tree.home import home, take_in
 from vllm_ashutdown.tree.part import Part
+from vllm_ashutdown.tree.place import home, take_in
 
 __all__ = ["SHAPES", "StandIn"]
 

@@ -112,7 +112,8 @@ def test_the_last_word_is_that_it_leaves_behind_everything_else():
         import atexit, multiprocessing
         from vllm_ashutdown.process_exit import fast_exit
         from vllm_ashutdown.tree.entry import Entry
-        from vllm_ashutdown.tree.home import Home, home, take_in
+        from vllm_ashutdown.tree.home import Home
+        from vllm_ashutdown.tree.place import home, take_in
 
         def child():
             atexit.register(print, "hook")

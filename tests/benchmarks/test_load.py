@@ -23,6 +23,7 @@ ADAPTERS = (
 
 PROGRAM = f"""
 import importlib, json, sys
+import msgspec  # each process of vLLM's has it
 before = set(sys.modules)
 sys.path.insert(0, {str(SOURCE_ROOT)!r})
 import vllm_ashutdown
@@ -48,6 +49,22 @@ def test_cores_and_workers_import_nothing_that_they_have_no_use_for():
     assert "vllm_ashutdown.adapters.core" in modules
     assert [name for name in modules if is_third_party(name)] == []
     assert not {f"vllm_ashutdown.{name}" for name in THE_SERVERS_OWN} & set(modules)
+
+
+A_WORKERS = tuple(
+    name for name in ADAPTERS if name not in ("coordinator", "core", "engine_utils")
+)
+A_PARENTS = ("tree.home", "tree.door", "tree.record", "tree.reaping", "tree.ending")
+
+
+def test_a_worker_imports_nothing_that_only_a_parent_needs():
+    program = PROGRAM.replace(repr(ADAPTERS), repr(A_WORKERS))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    modules = json.loads(done.stdout)
+    assert "vllm_ashutdown.adapters.multiproc_executor" in modules
+    assert not {f"vllm_ashutdown.{name}" for name in A_PARENTS} & set(modules)
 
 
 SERVERS = (*("async_llm", "launcher", "utils", "serve", "entry"), *ADAPTERS)
@@ -93,10 +110,10 @@ def test_whose_a_module_is(module, third_party):
     assert is_third_party(module) is third_party
 
 
-def test_a_cost_is_with_the_plugin_less_without_it():
-    bare = Load(0.001, 1_000_000, ("common",), 0)
-    loaded = Load(0.021, 3_500_000, ("common", "dear"), 50, 0.011)
-    cost = cost_of(CORE, 4.0, [(loaded, bare)] * 6)
+def test_a_cost_is_the_middle_of_what_processes_have_measured():
+    loaded = Load(0.020, 2_500_000, ("dear",), 50, 4.0, 0.011)
+    slow = Load(0.090, 2_500_000, (), 49, 9.0, 0.011)
+    cost = cost_of(CORE, [slow, *[loaded] * 6])
     assert cost.milliseconds.value == pytest.approx(20)
     assert cost.later.value == pytest.approx(11)
     assert cost.megabytes.value == pytest.approx(2.5)

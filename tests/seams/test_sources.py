@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from vllm_ashutdown.seams.installer import original_or
 from vllm_ashutdown.seams.registry import SEAMS
@@ -217,10 +218,12 @@ def test_the_sources_tell_what_the_live_guard_tells(seam, installed):
     live = live_attribute(seam)
     for guard in (
         seam.guard,
-        seam.guard._replace(parameters=("of_tomorrow",)),
-        seam.guard._replace(parameters=(), reads=("of_tomorrow", *seam.guard.reads)),
+        structs.replace(seam.guard, parameters=("of_tomorrow",)),
+        structs.replace(
+            seam.guard, parameters=(), reads=("of_tomorrow", *seam.guard.reads)
+        ),
     ):
-        found = installed.look(seam._replace(guard=guard))
+        found = installed.look(structs.replace(seam, guard=guard))
         said = guard.mismatch(live)
         assert (found.fit is Fit.FITS) == (said is None)
         assert found.reason.endswith(said or "")

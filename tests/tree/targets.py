@@ -30,9 +30,10 @@ from vllm_ashutdown.tree import child, interrupt, lifeline
 from vllm_ashutdown.tree.child import Child, Invitation
 from vllm_ashutdown.tree.ending import end, leaving, staying_after
 from vllm_ashutdown.tree.entry import Entry
-from vllm_ashutdown.tree.home import Home, home, take_in
+from vllm_ashutdown.tree.home import Home
 from vllm_ashutdown.tree.member import Member
 from vllm_ashutdown.tree.message import encode
+from vllm_ashutdown.tree.place import home, take_in
 
 Run = Callable[..., None]
 
@@ -288,8 +289,13 @@ def with_worker(ear: str, meet: str, *, meaning: bool) -> None:
 
 
 def work(at: str) -> None:
+    """Waits for signals, and cannot sleep one through: each is a byte to read too."""
+    heard, rings = os.pipe()
+    os.set_blocking(rings, False)
+    signal.set_wakeup_fd(rings)
     tell(at, "works")
-    threading.Event().wait(60)
+    while True:
+        os.read(heard, 64)
 
 
 def signalled_in_fork(ear: str, meet: str) -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.tree import targets
 from tests.tree.ear import tell
@@ -98,7 +99,7 @@ def test_its_maker_never_waits_to_say_it(pair, door):
 
 def test_what_is_forked_from_it_says_nothing_in_its_name(pair):
     mine, theirs = pair
-    here = Member.here("test")._replace(pid=1)
+    here = structs.replace(Member.here("test"), pid=1)
     Child(here, Invitation("", "token", here), mine, []).tell_made("file", "/x")
     mine.close()
     assert receive(theirs) is None

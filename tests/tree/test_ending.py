@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.tree import targets
 from vllm_ashutdown.core.report import ProcessEnd
@@ -187,9 +188,9 @@ def test_a_handler_may_strike_while_its_thread_looks_for_an_exit_code(fork):
 def test_only_exactly_this_process_is_killed(bystander):
     process = subprocess.Popen(["sleep", "60"])
     mine = Member.of(process.pid, "mine")
-    recycled = bystander._replace(start=bystander.start - 1)
+    recycled = structs.replace(bystander, start=bystander.start - 1)
     assert not kill_member(recycled)
-    assert not kill_member(bystander._replace(start=0))
+    assert not kill_member(structs.replace(bystander, start=0))
     assert kill_member(mine)
     assert process.wait(10) == -signal.SIGKILL
     assert not kill_member(mine)  # of nobody
@@ -211,7 +212,7 @@ def test_a_struck_process_takes_along_what_it_told_of_by_name(
     below = below_of(ear)
     record = targets.a_home().record(kid.pid)
     assert list(record.below.values()) == [below]
-    other = bystander._replace(start=bystander.start - 1)
+    other = structs.replace(bystander, start=bystander.start - 1)
     record.below[bystander.pid] = other  # a pid that has come back
     untied = subprocess.Popen(["sleep", "60"])
     record.below[untied.pid] = Member.of(untied.pid, "untied")

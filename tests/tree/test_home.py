@@ -24,9 +24,11 @@ from tests.tree import targets
 from vllm_ashutdown.tree import door
 from vllm_ashutdown.tree import home as home_module
 from vllm_ashutdown.tree import message as message_module
-from vllm_ashutdown.tree.home import Home, home, inherited
+from vllm_ashutdown.tree import place as place_module
+from vllm_ashutdown.tree.home import Home
 from vllm_ashutdown.tree.member import Member
 from vllm_ashutdown.tree.message import Message
+from vllm_ashutdown.tree.place import home, inherited
 from vllm_ashutdown.tree.record import Record
 
 DEEP = b"[" * 100_000
@@ -296,7 +298,7 @@ def test_a_lifeline_that_comes_after_its_child_has_gone_is_closed():
 
 def test_without_descriptors_it_waits_and_then_lets_the_child_in(monkeypatch, log):
     monkeypatch.setattr(door, "ACCEPT_PAUSE", 0.01)
-    here = Home()
+    here = Home(threading.RLock())
     real, refusals = here.door._listener, iter(range(2))
 
     class Listener:
@@ -349,7 +351,7 @@ def test_a_fork_has_nothing_of_its_parents_home(guest, ear):
 
 
 def test_a_signal_handler_may_ask_for_the_home_that_its_thread_is_asking_for():
-    with home_module._place.lock:
+    with place_module._place.lock:
         asked = []
         before = signal.signal(signal.SIGUSR1, lambda *_: asked.append(home()))
         try:
@@ -363,7 +365,7 @@ def test_nobody_forks_while_a_connection_is_being_let_in():
     taken, go, forked = threading.Event(), threading.Event(), threading.Event()
 
     def let_in() -> None:
-        with home_module._place.lock:
+        with place_module._place.lock:
             taken.set()
             go.wait(10)
             assert not forked.is_set()
@@ -387,15 +389,15 @@ def test_nobody_forks_while_a_connection_is_being_let_in():
 
 
 def test_where_there_can_be_no_home_there_is_none(monkeypatch, log):
-    monkeypatch.setattr(home_module._place, "home", None)
+    monkeypatch.setattr(place_module._place, "home", None)
 
-    def refuse() -> Home:
+    def refuse(lock: object) -> Home:
         raise OSError("no such family")
 
     monkeypatch.setattr(home_module, "Home", refuse)
     assert home() is None
     assert "children are not tied to this one: no such family" in log.text
-    monkeypatch.setattr(home_module.sys, "platform", "darwin")
+    monkeypatch.setattr(place_module.sys, "platform", "darwin")
     assert home() is None
 
 

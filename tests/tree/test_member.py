@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.life import MAIN_THREAD_ENDS
 from tests.tree.ear import tell
@@ -43,7 +44,7 @@ def test_it_survives_a_message_and_nothing_else_does():
 
 def test_the_same_pid_with_another_start_is_someone_else(sleeper):
     member = Member.of(sleeper.pid, "sleeper")
-    other = member._replace(start=member.start - 1)
+    other = structs.replace(member, start=member.start - 1)
     assert member.alive
     assert not other.alive
     assert other.gone_within(0)

@@ -11,14 +11,15 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from .errors import InvalidSettingError
 
 logger = logging.getLogger("vllm.ashutdown")
 
 
-class Variable(NamedTuple):
+class Variable(Struct, frozen=True):
     """One environment variable.
 
     Attributes:

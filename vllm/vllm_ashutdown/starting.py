@@ -34,10 +34,10 @@ from .process_exit import exit_code, fast_exit, will_leave_fast
 from .program import is_a_server
 from .tree.child import SIGNALS
 from .tree.ending import REAP_SECONDS, alive_after, strike
-from .tree.home import home
 from .tree.interrupt import Interrupt
 from .tree.member import Member
 from .tree.part import Part
+from .tree.place import home
 from .tree.record import default_decision
 from .tree.signals import Signals
 

@@ -11,8 +11,8 @@ import pytest
 
 from vllm_ashutdown.adapters.live import LiveEngines, answer_for
 from vllm_ashutdown.core.trigger import Trigger
-from vllm_ashutdown.tree.home import home
 from vllm_ashutdown.tree.member import Member
+from vllm_ashutdown.tree.place import home
 
 PID = 4_300_000
 """Beyond the kernel's largest: nobody has it."""

@@ -12,8 +12,8 @@ from ..process_exit import run_and_leave
 from ..seams import installer
 from ..tree import child
 from ..tree.entry import Entry
-from ..tree.home import home, take_in
 from ..tree.part import Part
+from ..tree.place import home, take_in
 
 SEAM = "DPCoordinatorProc.run_coordinator"
 

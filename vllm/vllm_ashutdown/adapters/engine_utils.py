@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..tree import child
-from ..tree.home import home, take_in
 from ..tree.part import Part
+from ..tree.place import home, take_in
 
 
 def make_init(original: Callable[..., None]) -> Callable[..., None]:

@@ -35,9 +35,9 @@ from ..telling.notify import tell_manager
 from ..telling.title import Title
 from ..tree import child
 from ..tree.child import SIGNALS
-from ..tree.home import home
 from ..tree.member import Member
 from ..tree.message import Message
+from ..tree.place import home
 from ..watchdog import SignalWatch, Watchdog
 from . import async_llm_run, core_client
 from .engine_state import announced, state_of

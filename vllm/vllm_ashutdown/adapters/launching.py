@@ -26,9 +26,9 @@ from ..telling.notify import tell_manager
 from ..telling.title import Title
 from ..tree import child
 from ..tree.draining import DrainRelay
-from ..tree.home import home
 from ..tree.interrupt import Interrupt
 from ..tree.member import Member
+from ..tree.place import home
 from ..tree.stopping import Tree, TreeStop
 from ..watchdog import Watchdog
 from . import core_client

@@ -20,8 +20,8 @@ from typing import Any
 
 from ..actor import before_leaving
 from ..core.trigger import Trigger
-from ..tree.home import home
 from ..tree.member import Member
+from ..tree.place import home
 from . import core_client
 from .closed import part_of
 from .engine_state import state_of

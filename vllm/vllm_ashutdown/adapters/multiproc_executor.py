@@ -17,11 +17,9 @@ from ..core.memory import Span, give_back
 from ..process_exit import at_last, leaves_fast, run_and_leave, stop_collecting
 from ..seams import installer
 from ..tree import child
-from ..tree.ending import alive_after, ask, leaving, staying_after
-from ..tree.ending import kill as kill_processes
 from ..tree.entry import Entry
-from ..tree.home import home, take_in
 from ..tree.part import Part
+from ..tree.place import home, take_in
 from ..tree.signals import Signals
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -119,6 +117,9 @@ def make_make_worker_process(original: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(original)
     def make_worker_process(*args: Any, **kwargs: Any) -> Any:
         home()  # there before it is: forked, it inherits its address
+        # A worker has none of its own and never needs it; here it is there in time.
+        from ..tree import ending  # noqa: F401
+
         handle = original(*args, **kwargs)
         take_in([handle.proc], Part.WORKER)
         return handle
@@ -156,6 +157,8 @@ def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
     """
     import vllm.envs as envs
 
+    from ..tree.ending import alive_after, ask, kill, leaving, staying_after
+
     me = os.getpid()
     if any(getattr(one, "_parent_pid", me) != me for one in worker_procs):
         return  # a forked child has inherited the object: they are its parent's
@@ -177,7 +180,7 @@ def ensure_worker_termination(worker_procs: Sequence[Any]) -> None:
     if left_over and more:
         ask(left_over, more)
         left_over = waited(left_over, more)
-    killed = kill_processes(left_over, tell=True)
+    killed = kill(left_over, tell=True)
     if tie is not None:
         for process in worker_procs:
             code = process.exitcode

@@ -16,7 +16,7 @@ from ..process_exit import (
 )
 from ..program import is_the_whole_program
 from ..starting import StartSignals, start
-from ..tree.home import home
+from ..tree.place import home
 
 _OF_THEIR_OWN = ("headless", "data_parallel_multi_port_external_lb")
 """Options with which vLLM's handlers do from the start what they do later."""

@@ -10,8 +10,8 @@ from .. import register
 from ..process_exit import run_and_leave
 from ..seams import installer
 from ..tree.entry import Entry
-from ..tree.home import home, take_in
 from ..tree.part import Part
+from ..tree.place import home, take_in
 
 SEAM = "run_api_server_worker_proc"
 

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from multiprocessing import resource_tracker, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from .claims import claims
 
@@ -136,7 +138,7 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class _Note(NamedTuple):
+class _Note(Struct, frozen=True):
     pid: int
     kind: str
     release: Callable[[], object] | None

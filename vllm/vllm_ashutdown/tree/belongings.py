@@ -13,7 +13,7 @@ from ..core.files import Kind, release, without_dead_tracker
 from ..inventory import PROBES, Owned
 from ..inventory import Process as Seen
 from .ending import LAST_WORDS_SECONDS, below
-from .home import home
+from .place import home
 
 logger = logging.getLogger("vllm.ashutdown")
 

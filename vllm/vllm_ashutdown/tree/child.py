@@ -18,7 +18,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from ..exit_code import ExitCode
 from . import lifeline
@@ -37,7 +39,7 @@ PARENT_SECONDS = 0.5
 Meaning = Callable[[int, FrameType | None], Any]
 
 
-class Invitation(NamedTuple):
+class Invitation(Struct, frozen=True):
     """Where a child finds its parent.
 
     Attributes:
@@ -53,7 +55,7 @@ class Invitation(NamedTuple):
     above: Invitation | None = None
 
 
-class Allowance(NamedTuple):
+class Allowance(Struct, frozen=True):
     """What the parent leaves this process for its stop.
 
     Attributes:

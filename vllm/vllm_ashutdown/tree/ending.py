@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .handle import handles, ready
-from .home import Home, home
+from .home import Home
 from .member import Member
+from .place import home
 
 if TYPE_CHECKING:
     from ..core.report import ProcessEnd

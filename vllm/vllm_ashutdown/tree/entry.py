@@ -10,7 +10,7 @@ from typing import Any
 from ..core.files import ledger
 from . import child
 from .child import Invitation
-from .home import home, inherited
+from .place import home, inherited
 
 
 class Entry:

@@ -1,6 +1,6 @@
 """This process as a parent: its children, what they say, and what they are told.
 
-How they come in and are listened to is the door's.
+How they come in and are listened to is the door's; that there is one, the place's.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import logging
 import multiprocessing
 import os
 import socket
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..core.claims import claims
@@ -24,7 +23,6 @@ from .door import Door
 from .member import Member
 from .message import Message, send
 from .part import Part
-from .reaping import reap_in_turn
 from .record import Decide, Record, default_decision
 
 logger = logging.getLogger("vllm.ashutdown")
@@ -33,9 +31,9 @@ logger = logging.getLogger("vllm.ashutdown")
 class Home:
     """Where this process's children arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: threading.RLock) -> None:
         here = Member.here(multiprocessing.current_process().name)
-        self.door = Door(self, _place.lock)
+        self.door = Door(self, lock)
         up = child.current()
         above = None if up is None else up.invitation
         self.invitation = Invitation(self.door.address, self.door.token, here, above)
@@ -269,71 +267,3 @@ class Home:
         self.door.forsake()
         known: set[Any] = getattr(multiprocessing.process, "_children", set())
         known.difference_update(self._begun)
-
-
-class _Place:
-    """What this process has: a home of its own, and whose it was forked from."""
-
-    def __init__(self) -> None:
-        self.home: Home | None = None
-        self.inherited: Invitation | None = None
-        # Reentrant: a signal handler may ask for the home that its thread asks for.
-        self.lock = threading.RLock()
-
-    def before_fork(self) -> None:
-        """Lets nobody open what the child would not know to close."""
-        self.lock.acquire()
-
-    def after_fork_here(self) -> None:
-        """In the parent."""
-        self.lock.release()
-
-    def after_fork(self) -> None:
-        """In the child: what is known here is the parent's."""
-        self.lock = threading.RLock()
-        child.forsake()
-        self.inherited = None
-        if self.home is not None:
-            self.inherited = self.home.invitation
-            self.home.forsake()
-            self.home = None
-
-
-_place = _Place()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_place.before_fork,
-        after_in_parent=_place.after_fork_here,
-        after_in_child=_place.after_fork,
-    )
-
-
-def home() -> Home | None:
-    """This process's home, made at the first asking; ``None`` where none can be."""
-    if sys.platform != "linux":
-        return None  # abstract addresses, and the kernel's word about a closed end
-    with _place.lock:
-        if _place.home is None:
-            try:
-                made = Home()
-            except OSError as error:
-                logger.warning(
-                    "[shutdown] children are not tied to this one: %s", error
-                )
-                return None
-            _place.home = _place.home or made  # a signal handler may have been faster
-        return _place.home
-
-
-def take_in(processes: Iterable[Any], part: Part = Part.CORE) -> None:
-    """Makes started ``multiprocessing`` processes children of this home."""
-    here = home()
-    for process in processes:
-        reap_in_turn(process)
-        if here is not None and process.pid is not None:
-            here.adopt(process, part)
-
-
-def inherited() -> Invitation | None:
-    """To the home of the process that this one was forked from."""
-    return _place.inherited

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct, structs
 
 from .handle import ready
 
@@ -12,7 +14,7 @@ _THREADS_FIELD, _START_FIELD = 17, 19
 """Of /proc/PID/stat, counted from behind the name, which may hold anything."""
 
 
-class Member(NamedTuple):
+class Member(Struct, frozen=True):
     """A process and who it is.
 
     Attributes:
@@ -50,7 +52,7 @@ class Member(NamedTuple):
 
     def plain(self) -> dict[str, Any]:
         """For a message."""
-        return self._asdict()
+        return structs.asdict(self)
 
     @property
     def alive(self) -> bool:

@@ -30,7 +30,7 @@ from ..inventory import Look, Owned, compare, leftovers, look
 from .belongings import ROWS, made_by, owned_by, release_for
 from .ending import alive_after, end, ends_of, kill, leaving, reap, strike
 from .handle import handles, ready
-from .home import home
+from .place import home
 
 logger = logging.getLogger("vllm.ashutdown")
 
