@@ -407,6 +407,7 @@ class Server:
         self.brake.release()
         self.watch.stop()
         resources.kill(filter(resources.is_alive, self.watch.processes))
+        self.watch.take_away()
         self._reader.join(2)
         shutil.rmtree(self.temporary, ignore_errors=True)
 

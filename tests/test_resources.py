@@ -126,3 +126,20 @@ def test_what_nobody_holds_is_the_servers_unless_others_are_at_work(
     }
     assert resources.is_alive(stranger)
     watch.stop()
+
+
+@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="there is no /dev/shm")
+def test_what_a_killed_server_had_alone_is_taken_away(
+    start: Start, names: tuple[str, str, str], tmp_path: Path
+) -> None:
+    own, other, nobodys = names
+    top = start(f"exec 3> /dev/shm/{own} 4> /dev/shm/{other}; echo here; read")
+    stranger = start(f"exec 3< /dev/shm/{other}; echo here; read")
+    watch = Watch(top, resources.free_port(), tmp_path, set())
+    (SHARED_MEMORY / nobodys).touch()
+    watch.look()
+    resources.kill([top])
+    watch.take_away()
+    assert not resources.memory_names() & {own}
+    assert resources.memory_names() >= {other, nobodys}
+    assert resources.is_alive(stranger)
