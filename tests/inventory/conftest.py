@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import threading
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def _of_this_test_alone(monkeypatch):
+    """Tests before this one may have had children: the thread that hears them stays."""
+    every = threading.enumerate
+    older = set(every()) - {threading.current_thread()}
+    monkeypatch.setattr(
+        threading, "enumerate", lambda: [one for one in every() if one not in older]
+    )
 
 
 @pytest.fixture
