@@ -16,7 +16,7 @@ import pytest
 from tests import fake_server
 from tests.reports import a_report
 from vllm_ashutdown.audit.server import GRACE_SECONDS, free_port
-from vllm_ashutdown.cli.audit_advice import advice
+from vllm_ashutdown.cli.audit_advice import advice, forebodings
 from vllm_ashutdown.cli.main import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -75,6 +75,12 @@ def test_compared_with_stock_side_by_side(capsys, tmp_path):
     assert main(["audit", *options, *server("--fault", "hang")]) == 1
     text = capsys.readouterr().out
     table = text[text.index("Side by side") :]
+    assert re.search(
+        r"^Promises of a good stop that were kept: (\d+ of \d+) stock vLLM and \1 with "
+        r"vllm-ashutdown\.$",
+        table,
+        re.MULTILINE,
+    )
     line = next(line for line in table.splitlines() if "exit code" in line)
     assert line.split() == ["exit", "code", "hung,", "killed", "hung,", "killed"]
     assert table.count("NOT CLEAN") == 2
@@ -127,6 +133,16 @@ def test_options_that_make_no_sense_are_usage_errors(capsys, options):
     assert "error: " in capsys.readouterr().err
 
 
+def test_an_option_with_a_typing_error_is_named_with_what_was_meant(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["audit", "--comapre", "--", "vllm", "serve"])
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("usage: vllm-ashutdown audit [options] -- COMMAND")
+    assert "unrecognized arguments: --comapre" in err
+    assert "did you mean --compare?" in err
+
+
 @pytest.mark.parametrize("name", ["no/audit.json", "."])
 def test_a_json_file_that_cannot_be_written_is_named_before_the_audit(
     capsys, tmp_path, name
@@ -148,7 +164,8 @@ def test_an_option_of_the_audit_among_the_servers_is_known(capsys):
     assert main(["audit", *server("--start-limit=3", "--no-such", "--compare")]) == 1
     err = capsys.readouterr().err
     for name in ("--start-limit", "--compare"):
-        assert f"{name} behind the -- went to the server" in err
+        # Before it starts, and with the reason for which it did not.
+        assert err.count(f"{name} behind the -- goes to the server") == 2
     assert "--no-such behind" not in err
 
 
@@ -156,7 +173,9 @@ def test_options_that_the_server_knows_are_left_alone(capsys):
     program = "import sys; sys.exit('it failed')"
     command = [sys.executable, "-c", program, "--compare", "--port", str(free_port())]
     assert main(["audit", "--", *command]) == 1
-    assert "behind the --" not in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.count("--compare behind the --") == 1, "it may be the server's own"
+    assert err.index("warning: --compare") < err.index("it failed")
 
 
 @pytest.mark.parametrize(
@@ -174,8 +193,10 @@ def test_options_that_the_server_knows_are_left_alone(capsys):
 )
 def test_a_model_that_is_not_where_the_command_says_is_known(model, told):
     said = list(advice(["vllm", *model], ["OSError: Repo id must be ..."], ()))
-    words = "the model {} is a place on this machine where nothing is"
+    words = "there is no {} on this machine: check the path of the model"
     assert said == ([] if told is None else [words.format(told)])
+    assert list(forebodings(["vllm", *model], ())) == said
+    assert list(forebodings(["docker", "run", "vllm", *model], ())) == []
 
 
 def test_streams_that_were_over_before_the_stop_accuse_nobody(capsys):
@@ -215,7 +236,7 @@ def test_a_second_interrupt_kills_a_server_that_takes_its_time():
     _, err = process.communicate(timeout=30)
     assert time.monotonic() - began < GRACE_SECONDS / 2
     assert process.returncode == 130
-    assert "Interrupted; the server is gone." in err
+    assert "Interrupted: the server is gone, no verdict." in err
 
 
 def test_an_interrupt_in_the_second_half_keeps_the_first(tmp_path):
@@ -260,4 +281,4 @@ def test_a_signal_ends_the_audit_and_its_server(number):
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "Interrupted; the server is gone." in err
+    assert "Interrupted: the server is gone, no verdict." in err

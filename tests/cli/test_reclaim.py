@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,24 @@ def test_it_removes_when_asked_to(left, capsys):
 
 
 def test_it_refuses_with_a_reason(left, capsys):
+    with left.open() as file, subprocess.Popen(["sleep", "9"], stdin=file) as holder:
+        try:
+            assert main(["reclaim", "--remove"]) == 1
+        finally:
+            holder.kill()
+    out = capsys.readouterr().out
+    assert f"refused: process {holder.pid} has it open" in out
+    assert "Run this again when the reason is gone" in out
+    assert left.exists()
+
+
+def test_another_file_that_has_come_to_its_place_is_none_of_its(left, capsys):
     other = left.with_name("other")
     other.touch()
     other.rename(left)
-    assert main(["reclaim", "--remove"]) == 1
-    out = capsys.readouterr().out
-    assert "refused: another file has come to its place" in out
+    assert main(["reclaim"]) == 0
+    assert main(["reclaim", "--remove"]) == 0
+    assert capsys.readouterr().out.count("Nothing is left.") == 2
     assert left.exists()
 
 

@@ -83,11 +83,24 @@ def test_what_is_no_report_is_named(tmp_path, capsys, content, why):
     assert "VLLM_ASHUTDOWN_REPORT" in err
 
 
-def test_the_file_of_an_audit_is_known_and_told_from_a_report(tmp_path, capsys):
+def test_what_an_audit_has_written_has_the_report_of_its_server(tmp_path, capsys):
+    path = tmp_path / "audit.json"
+    report = json.loads(a_report().to_json())
+    stock, ours = ({"checks": [], "report": one} for one in (None, report))
+    path.write_text(a_report().to_json())
+    code = main(["report", str(path)])
+    alone = capsys.readouterr().out
+    for found in ([stock, ours], [ours], ours):
+        path.write_text(json.dumps(found))
+        assert main(["report", str(path)]) == code
+        assert capsys.readouterr().out == alone
+
+
+def test_what_an_audit_has_written_of_stock_alone_has_none(tmp_path, capsys):
     path = tmp_path / "audit.json"
     path.write_text('[{"checks": [], "report": null}]')
     assert main(["report", str(path)]) == 2
-    assert f"{path} is what an audit has written" in capsys.readouterr().err
+    assert f"{path} is what an audit has written, of servers" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path, capsys):

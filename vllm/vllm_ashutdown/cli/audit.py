@@ -21,9 +21,9 @@ from ..audit.address import Address, CommandError, options_of
 from ..audit.plan import How, Plan, Whom
 from ..audit.run import Run, audit
 from ..audit.server import GRACE_SECONDS, Server, ServerFailedError
-from .audit_advice import advice
+from .audit_advice import advice, forebodings
 from .audit_options import option_names
-from .audit_view import LOG_LINES, name_of, show, side_by_side
+from .audit_view import LOG_LINES, last_word, name_of, show, side_by_side
 from .screen import Screen
 from .words import printable
 
@@ -72,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.json is not None and (why := _cannot_write(arguments.json)):
         return fail(f"cannot write {arguments.json}: {why}")
+    for words in forebodings(command, option_names()):
+        print(f"vllm-ashutdown: warning: {words}", file=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A server may say what the terminal's encoding has not.
         sys.stdout.reconfigure(errors="replace")
@@ -93,12 +95,14 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"vllm-ashutdown: {words}", file=sys.stderr)
         code = EXIT_BROKEN
     except KeyboardInterrupt:
-        print("\nInterrupted; the server is gone.", file=sys.stderr)
+        print("\nInterrupted: the server is gone, no verdict.", file=sys.stderr)
         code = EXIT_INTERRUPTED
     if arguments.compare and code is None:
         screen.heading("Side by side")
-        screen.say(side_by_side(runs))
-    if arguments.json is not None and runs:
+        screen.say(side_by_side(runs), last_word(runs))
+    if arguments.json is not None and not runs:
+        print(f"Nothing was seen by then: no {arguments.json}.", file=sys.stderr)
+    elif arguments.json is not None:
         try:
             Path(arguments.json).write_text(_json(runs), encoding="utf-8")
         except OSError as error:

@@ -1,14 +1,17 @@
-"""What to do about a start that failed in a way that is known."""
+"""What to do about a start that fails in a way that is known."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["advice"]
+__all__ = ["advice", "forebodings"]
 
 _NO_METADATA = "No package metadata was found for vllm"
 _UNKNOWN_OPTION = "unrecognized arguments"
+
+_HERE = ("vllm", "python")
+"""So begin the names of programs that serve on this machine and see its files."""
 
 _PLACES = ("/", "./", "../", "~")
 """So begins a model that lies on this machine, and none of a hub's."""
@@ -31,15 +34,33 @@ def advice(
             "start it with `vllm-ashutdown serve`, all arguments are the same"
         )
     if _UNKNOWN_OPTION in log:
-        for name in dict.fromkeys(word.partition("=")[0] for word in command):
-            if name in options:
-                yield (
-                    f"{name} behind the -- went to the server: if it is meant for the "
-                    "audit, write it before the --"
-                )
+        yield from _misplaced(command, options)
+    yield from _missing_model(command)
+
+
+def forebodings(command: Sequence[str], options: Collection[str]) -> Iterator[str]:
+    """What will probably go wrong with it, before a minute is lost; see :func:`advice`.
+
+    A container or another machine may have the model, if it is them that is started.
+    """
+    yield from _misplaced(command, options)
+    if Path(command[0]).name.startswith(_HERE):
+        yield from _missing_model(command)
+
+
+def _misplaced(command: Sequence[str], options: Collection[str]) -> Iterator[str]:
+    for name in dict.fromkeys(word.partition("=")[0] for word in command):
+        if name in options:
+            yield (
+                f"{name} behind the -- goes to the server: if it is meant for the "
+                "audit, write it before the --"
+            )
+
+
+def _missing_model(command: Sequence[str]) -> Iterator[str]:
     model = _model_of(command)
     if model.startswith(_PLACES) and not Path(model).exists():
-        yield f"the model {model} is a place on this machine where nothing is"
+        yield f"there is no {model} on this machine: check the path of the model"
 
 
 def _model_of(command: Sequence[str]) -> str:

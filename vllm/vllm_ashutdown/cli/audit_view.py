@@ -14,7 +14,7 @@ from .render import render
 from .screen import COLOURS, Screen, check_table
 from .words import printable, span
 
-__all__ = ["LOG_LINES", "name_of", "show", "side_by_side"]
+__all__ = ["LOG_LINES", "last_word", "name_of", "show", "side_by_side"]
 
 LOG_LINES = 15
 """Of its log, where something went wrong."""
@@ -38,9 +38,10 @@ def show(one: Run, screen: Screen) -> None:
     screen.say(Text("What became of the promises", "bold"), check_table(one.checks))
     if one.reclaimed:
         screen.say(f"   The next start takes away {len(one.reclaimed)} things it left.")
-    kept = sum(check.kept for check in one.checks)
+    if any(row.after for row in one.rows):
+        screen.say("   The audit has taken away what it left behind.")
     verdict = "Clean" if one.clean else "NOT CLEAN"
-    words = f"\n{verdict}: {kept} of {len(one.checks)} promises kept"
+    words = f"\n{verdict}: {_kept(one)} promises kept"
     screen.say(Text(words, "bold green" if one.clean else "bold red"))
     if not one.clean:
         screen.say("", Text("The last lines of its log", "bold"))
@@ -122,6 +123,16 @@ def side_by_side(runs: Sequence[Run]) -> Table:
     for number, row in enumerate(runs[0].rows):
         table.add_row(f"{row.name} left", *(_count(run.rows[number]) for run in runs))
     return table
+
+
+def last_word(runs: Sequence[Run]) -> str:
+    """What a comparison comes to, in one sentence."""
+    kept = " and ".join(f"{_kept(one)} {name_of(one.stock)}" for one in runs)
+    return f"\nPromises of a good stop that were kept: {kept}."
+
+
+def _kept(one: Run) -> str:
+    return f"{sum(check.kept for check in one.checks)} of {len(one.checks)}"
 
 
 def _verdict(one: Run) -> Text:

@@ -49,8 +49,8 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _cases(parser: argparse.ArgumentParser) -> Iterator[str]:
-    commands = _commands(parser)
-    yield _case('" "', [*commands, *_options(parser)])
+    commands = commands_of(parser)
+    yield _case('" "', [*commands, *options_of(parser)])
     for name, command in commands.items():
         for action in command._actions:
             if action.choices is not None and not action.option_strings:
@@ -62,7 +62,7 @@ def _cases(parser: argparse.ArgumentParser) -> Iterator[str]:
                 # A file, a number: the shell's own way is the best there is.
                 for option in action.option_strings:
                     yield f"        '{name} {option}') return 0 ;;"
-        yield _case(f"'{name} '*", _options(command))
+        yield _case(f"'{name} '*", options_of(command))
 
 
 def _case(pattern: str, words: object) -> str:
@@ -70,9 +70,10 @@ def _case(pattern: str, words: object) -> str:
     return f"        {pattern}) words='{said}' ;;"
 
 
-def _commands(
+def commands_of(
     parser: argparse.ArgumentParser,
 ) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command, by its name."""
     # argparse keeps what it was told to itself; all who complete for it look there.
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -80,7 +81,8 @@ def _commands(
     return {}
 
 
-def _options(parser: argparse.ArgumentParser) -> list[str]:
+def options_of(parser: argparse.ArgumentParser) -> list[str]:
+    """The long names of all of its options."""
     return [
         option
         for action in parser._actions

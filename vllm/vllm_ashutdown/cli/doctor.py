@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
 from rich.table import Table
@@ -36,12 +37,13 @@ def show(*, drain: float, unit: str | None, as_json: bool) -> int:
     Returns:
         0, or 1 if one of the findings is a problem.
     """
-    findings = [
-        *installation(states),
-        *configuration(),
-        *surroundings(drain, unit),
-        *machine(reclaim(remove=False)),
-    ]
+    with _waiting():
+        findings = [
+            *installation(states),
+            *configuration(),
+            *surroundings(drain, unit),
+            *machine(reclaim(remove=False)),
+        ]
     if as_json:
         words = {
             "problem": has_problem(findings),
@@ -54,6 +56,14 @@ def show(*, drain: float, unit: str | None, as_json: bool) -> int:
             console = Console(highlight=False, width=WIDTH)
         console.print(_table(findings), _verdict(findings))
     return EXIT_PROBLEM if has_problem(findings) else 0
+
+
+def _waiting() -> AbstractContextManager[object]:
+    """Shows on a terminal that something is going on: vLLM's import takes its time."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return nullcontext()
+    return console.status("vLLM is being imported, to look at it")
 
 
 def _table(findings: list[Finding]) -> Table:

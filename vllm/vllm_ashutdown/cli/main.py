@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ..version import __version__
 from .audit_options import add_options as add_audit_options
 from .audit_options import seconds
-from .completion import SHELLS, script
+from .completion import SHELLS, commands_of, options_of, script
 
 EXIT_OK = 0
 EXIT_USAGE = 2
@@ -58,8 +60,9 @@ def build_parser() -> argparse.ArgumentParser:
     report = commands.add_parser(
         "report",
         help="the report of a stop that a server has written, as text or as a page",
-        description="Shows the report that a server writes as it stops, where "
-        "VLLM_ASHUTDOWN_REPORT says.",
+        description="Shows the report that a server writes as it stops, where the "
+        "environment variable VLLM_ASHUTDOWN_REPORT of the server says, or the one in "
+        "what `audit --json` has written.",
         epilog="Exit code: 0 if the stop was clean, 1 if it was not.",
     )
     report.add_argument("file", metavar="FILE", help="the report; - for standard input")
@@ -121,12 +124,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     arguments, rest = parser.parse_known_args(argv)
     if rest and arguments.command != "serve":
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        _unrecognized(parser, arguments.command, rest)
     if arguments.command is None:
         parser.print_help()
         return EXIT_OK
     code: int = arguments.run(arguments, rest)
     return code
+
+
+def _unrecognized(
+    parser: argparse.ArgumentParser, command: str | None, rest: Sequence[str]
+) -> NoReturn:
+    """Names what was not understood, and what was probably meant."""
+    one = parser if command is None else commands_of(parser)[command]
+    words = f"unrecognized arguments: {' '.join(rest)}"
+    close = difflib.get_close_matches(rest[0].partition("=")[0], options_of(one), 1)
+    one.error(f"{words}; did you mean {close[0]}?" if close else words)
 
 
 def _serve(arguments: argparse.Namespace, rest: Sequence[str]) -> int:

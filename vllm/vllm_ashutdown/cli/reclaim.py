@@ -44,5 +44,8 @@ def _lines(found: Reclaimed) -> list[str]:
     if found.count(Verdict.FOUND):
         lines.append("To take away what was found: vllm-ashutdown reclaim --remove")
     if found.count(Verdict.REFUSED):
-        lines.append("What was refused stays until the reason is gone.")
+        lines.append(
+            "What was refused may be someone's. Run this again when the reason is "
+            "gone, or remove it by its path if you know better."
+        )
     return lines or [f"Nothing is left. (Looked for in {place()})"]

@@ -197,7 +197,8 @@ def _results(report: ShutdownReport, plain: bool) -> RenderableType:
         grid.add_row(
             "" if i else "given back",
             Text(
-                f"{row.name}: {len(row.before)} held, {len(row.after)} now",
+                f"{row.name}: {len(row.before)} held, {len(row.after)} now"
+                + (", which may stay" if row.after and not row.leftovers else ""),
                 "red" if row.leftovers else "",
             ),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from .. import settings
 from ..core.report import ShutdownReport
@@ -20,7 +21,8 @@ def show(file: str, *, html: str | None, as_json: bool) -> int:
     """Prints the report in ``file``, or writes it as a page.
 
     Args:
-        file: What a server wrote where ``VLLM_ASHUTDOWN_REPORT`` says.
+        file: What a server wrote where ``VLLM_ASHUTDOWN_REPORT`` says, or what an
+            audit has written, which has the reports of its servers.
         html: Where to write it as one HTML page, if anywhere.
         as_json: Print it as JSON, with the verdict in it.
 
@@ -30,18 +32,19 @@ def show(file: str, *, html: str | None, as_json: bool) -> int:
     from .main import fail
 
     try:
-        report = ShutdownReport.from_json(_read(file))
+        text = _read(file)
+        report = ShutdownReport.from_json(_in_an_audit(text) or text)
     except OSError as error:
         return fail(
             f"cannot read {file}: {error.strerror}. A server writes its report as it "
             f"stops, where {settings.REPORT.name} says"
         )
+    except _NoReportError:
+        return fail(
+            f"{file} is what an audit has written, of servers that wrote no report: "
+            "vLLM's own stop has none, nor has one that is killed"
+        )
     except ValueError as error:
-        if _is_an_audits(file):
-            return fail(
-                f"{file} is what an audit has written: a server's report is in there, "
-                'below "report", and what the audit saw is shown by it alone'
-            )
         return fail(
             f"{file} is {error}. What belongs here is the file that a server writes "
             f"as it stops, where {settings.REPORT.name} says"
@@ -79,13 +82,31 @@ def _read(file: str) -> str:
         raise ValueError("not a shutdown report: it is no text") from error
 
 
-def _is_an_audits(file: str) -> bool:
+class _NoReportError(Exception):
+    """An audit has written the file, and no server of it wrote a report."""
+
+
+def _in_an_audit(text: str) -> str | None:
+    """The last report among what an audit has written; ``None`` if none has.
+
+    Raises:
+        _NoReportError: one has, and there is no report in it.
+    """
     try:
-        found = json.loads(_read(file))
-    except (OSError, ValueError):
-        return False
-    first = found[0] if isinstance(found, list) and found else None
-    return isinstance(first, dict) and {"checks", "report"} <= set(first)
+        found = json.loads(text)
+    except ValueError:
+        return None
+    runs = found if isinstance(found, list) else [found]
+    if not runs or not all(_is_a_run(one) for one in runs):
+        return None
+    reports = [one["report"] for one in runs if one["report"] is not None]
+    if not reports:
+        raise _NoReportError
+    return json.dumps(reports[-1])
+
+
+def _is_a_run(found: Any) -> bool:
+    return isinstance(found, dict) and {"checks", "report"} <= set(found)
 
 
 def _write(file: str, text: str) -> None:

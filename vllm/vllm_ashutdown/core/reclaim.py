@@ -141,10 +141,10 @@ def _of_one(
     owner = f"{command} (pid {head.get('pid')})"
     made = {line["path"]: line for line in lines if "path" in line}
     for path, line in made.items():
-        if not os.path.lexists(path):
+        if not _is_still(path, line.get("is")):
             continue
         kind = str(line.get("kind"))
-        reason = _why_not(kind, path, line.get("is"))
+        reason = _why_not(kind, path)
         verdict = Verdict.REFUSED if reason else Verdict.FOUND
         if remove and not reason:
             verdict = Verdict.REMOVED
@@ -155,7 +155,14 @@ def _of_one(
         yield Leftover(owner, kind, path, verdict, reason)
 
 
-def _why_not(kind: str, path: str, known: Any) -> str:
+def _is_still(path: str, known: Any) -> bool:
+    """Whether what the dead one made is there: another file in its place is not."""
+    if known is None:
+        return os.path.lexists(path)
+    return list(known) == identity(path)
+
+
+def _why_not(kind: str, path: str) -> str:
     """Why what is at ``path`` must stay; empty if it is the dead owner's, and dead."""
     if kind not in list(Kind):
         return "of a kind that this version does not know"
@@ -165,8 +172,6 @@ def _why_not(kind: str, path: str, known: Any) -> str:
         return str(error)
     if found.st_uid != os.getuid():
         return "it belongs to another user"
-    if known is not None and list(known) != identity(path):
-        return "another file has come to its place"
     if kind in _SOCKETS:
         if not stat.S_ISSOCK(found.st_mode):
             return "it is no socket"
