@@ -16,7 +16,7 @@ import pytest
 from tests import fake_server
 from tests.reports import a_report
 from vllm_ashutdown.audit.server import GRACE_SECONDS, free_port
-from vllm_ashutdown.cli.audit_advice import advice, forebodings
+from vllm_ashutdown.cli.audit_advice import advice, early_warnings
 from vllm_ashutdown.cli.main import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -195,8 +195,8 @@ def test_a_model_that_is_not_where_the_command_says_is_known(model, told):
     said = list(advice(["vllm", *model], ["OSError: Repo id must be ..."], ()))
     words = "there is no {} on this machine: check the path of the model"
     assert said == ([] if told is None else [words.format(told)])
-    assert list(forebodings(["vllm", *model], ())) == said
-    assert list(forebodings(["docker", "run", "vllm", *model], ())) == []
+    assert list(early_warnings(["vllm", *model], ())) == said
+    assert list(early_warnings(["docker", "run", "vllm", *model], ())) == []
 
 
 def test_streams_that_were_over_before_the_stop_accuse_nobody(capsys):

@@ -21,7 +21,7 @@ from ..audit.address import Address, CommandError, options_of
 from ..audit.plan import How, Plan, Whom
 from ..audit.run import Run, audit
 from ..audit.server import GRACE_SECONDS, Server, ServerFailedError
-from .audit_advice import advice, forebodings
+from .audit_advice import advice, early_warnings
 from .audit_options import option_names
 from .audit_view import LOG_LINES, last_word, name_of, show, side_by_side
 from .screen import Screen
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.json is not None and (why := _cannot_write(arguments.json)):
         return fail(f"cannot write {arguments.json}: {why}")
-    for words in forebodings(command, option_names()):
+    for words in early_warnings(command, option_names()):
         print(f"vllm-ashutdown: warning: {words}", file=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A server may say what the terminal's encoding has not.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["advice", "forebodings"]
+__all__ = ["advice", "early_warnings"]
 
 _NO_METADATA = "No package metadata was found for vllm"
 _UNKNOWN_OPTION = "unrecognized arguments"
@@ -38,7 +38,7 @@ def advice(
     yield from _missing_model(command)
 
 
-def forebodings(command: Sequence[str], options: Collection[str]) -> Iterator[str]:
+def early_warnings(command: Sequence[str], options: Collection[str]) -> Iterator[str]:
     """What will probably go wrong with it, before a minute is lost; see :func:`advice`.
 
     A container or another machine may have the model, if it is them that is started.
