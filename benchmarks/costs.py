@@ -37,7 +37,7 @@ def load(found: Found) -> Section:
     promise = "no process pays more than 30 ms and 5 MB"
     return Section(
         "What loading it costs",
-        "In processes of each kind, begun for it, right behind what vLLM imports itself.",
+        "In processes begun for it, right behind what vLLM imports itself.",
         [
             strip("milliseconds", bars("milliseconds"), "ms", 30.0),
             strip("megabytes", bars("megabytes"), "MB", 5.0),
