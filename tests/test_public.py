@@ -79,7 +79,8 @@ def test_to_import_it_imports_nothing_else():
 
 def test_to_register_imports_no_adapter_and_nothing_of_others():
     modules = fresh("import vllm_ashutdown; vllm_ashutdown.register()")
-    assert foreign(modules) == set()
+    # What its records are made of; each process of vLLM's has imported that.
+    assert foreign(modules) <= {"msgspec", "typing_extensions"}
     assert "vllm_ashutdown.seams.registry" in modules, "it did register"
     assert not [name for name in modules if ".adapters" in name]
     assert not [name for name in modules if ".core" in name]
