@@ -43,6 +43,7 @@ def test_a_clean_stop_is_shown_and_exit_code_0(capsys, tmp_path):
     ):
         assert words in text, words
     assert "NO " not in text
+    assert "taken away" not in text
     assert re.search(r"^Clean: (\d+) of \1 promises kept$", text, re.MULTILINE)
     assert max(map(len, text.splitlines())) <= 100
     (one,) = json.loads(out.read_text())
@@ -66,6 +67,7 @@ def test_what_is_broken_is_shown_and_exit_code_1(capsys):
     assert "ended like a success: [DONE] with finish reason abort" in text
     assert "The last lines of its log" in text
     assert "it begins" in text
+    assert "The audit has taken away what it left behind." in text
 
 
 def test_compared_with_stock_side_by_side(capsys, tmp_path):

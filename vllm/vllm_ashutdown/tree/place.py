@@ -66,6 +66,8 @@ def home() -> Home | None:
         return None  # abstract addresses, and the kernel's word about a closed end
     with _place.lock:
         if _place.home is None:
+            # A handler must not ask in the middle of this: half a module is none. Ours
+            # are set by modules that have imported it before they set them.
             from .home import Home
 
             try:
