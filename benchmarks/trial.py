@@ -32,6 +32,7 @@ SHAPES = {
     "tp2": "tensor parallel 2",
     "dp2": "data parallel 2",
     "api2": "2 API servers",
+    "dp2_api2": "data parallel 2 with 2 API servers",
 }
 """Of `tests.topologies`, and what people call them."""
 

@@ -15,8 +15,19 @@ import pytest
 
 from benchmarks import stops, trial
 from benchmarks.floor import Floor
-from benchmarks.stops import build_parser, main, plan
-from benchmarks.trial import ABORT, DRAIN, FLOOR, OURS, STOCK, Case, Trial, attempt
+from benchmarks.stops import STREAMS, build_parser, main, plan
+from benchmarks.trial import (
+    ABORT,
+    DRAIN,
+    FLOOR,
+    MODES,
+    OURS,
+    SHAPES,
+    STOCK,
+    Case,
+    Trial,
+    attempt,
+)
 from tests.clients import TYPED, WHOLE
 from tests.server import End
 
@@ -30,8 +41,9 @@ def planned(*arguments: str) -> list[stops.Step]:
 
 def test_a_round_has_each_arm_of_each_case_once():
     steps = planned("--rounds", "2")
-    assert len(steps) == len(set(steps)) == 2 * 4 * 4 * 2 * 2
-    assert Counter(arm for _, _, arm in steps) == {STOCK: 64, OURS: 64}
+    each = 2 * len(SHAPES) * len(STREAMS) * len(MODES)
+    assert len(steps) == len(set(steps)) == 2 * each
+    assert Counter(arm for _, _, arm in steps) == {STOCK: each, OURS: each}
 
 
 def test_arms_take_turns_beside_each_other():
@@ -44,7 +56,7 @@ def test_arms_take_turns_beside_each_other():
 def test_a_kill_knows_no_mode():
     steps = planned("--floor", "--rounds", "3")
     killed = [case for _, case, arm in steps if arm == FLOOR]
-    assert len(killed) == 3 * 4 * 4
+    assert len(killed) == 3 * len(SHAPES) * len(STREAMS)
     assert {case.mode for case in killed} == {ABORT}
 
 

@@ -83,6 +83,7 @@ def test_compared_with_stock_side_by_side(capsys, tmp_path):
         table,
         re.MULTILINE,
     )
+    assert "How soon they were ready is not compared" in table
     line = next(line for line in table.splitlines() if "exit code" in line)
     assert line.split() == ["exit", "code", "hung,", "killed", "hung,", "killed"]
     assert table.count("NOT CLEAN") == 2

@@ -111,6 +111,23 @@ def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
     assert "VLLM_ASHUTDOWN_REPORT" in err
 
 
+def test_without_a_file_it_is_the_one_that_the_variable_names(
+    saved, monkeypatch, capsys
+):
+    monkeypatch.setenv("VLLM_ASHUTDOWN_REPORT", saved(DIRTY))
+    assert main(["report"]) == 1
+    assert "NOT CLEAN" in capsys.readouterr().out
+
+
+def test_without_any_file_it_says_where_reports_come_from(monkeypatch, capsys):
+    monkeypatch.delenv("VLLM_ASHUTDOWN_REPORT", raising=False)
+    assert main(["report"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "VLLM_ASHUTDOWN_REPORT" in err
+    assert "audit --json FILE" in err
+
+
 def test_a_page_that_cannot_be_written_is_named(saved, tmp_path, capsys):
     out = tmp_path / "no" / "page.html"
     assert main(["report", saved(CLEAN), "--html", str(out)]) == 2

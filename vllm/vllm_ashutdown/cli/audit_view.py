@@ -126,9 +126,15 @@ def side_by_side(runs: Sequence[Run]) -> Table:
 
 
 def last_word(runs: Sequence[Run]) -> str:
-    """What a comparison comes to, in one sentence."""
+    """What a comparison comes to, and what it does not compare."""
     kept = " and ".join(f"{_kept(one)} {name_of(one.stock)}" for one in runs)
-    return f"\nPromises of a good stop that were kept: {kept}."
+    words = f"\nPromises of a good stop that were kept: {kept}."
+    if all(one.ready_after is not None for one in runs):
+        words += (
+            "\nHow soon they were ready is not compared: the first start has also "
+            "brought vLLM's files into memory, for both."
+        )
+    return words
 
 
 def _kept(one: Run) -> str:

@@ -65,7 +65,13 @@ def build_parser() -> argparse.ArgumentParser:
         "what `audit --json` has written.",
         epilog="Exit code: 0 if the stop was clean, 1 if it was not.",
     )
-    report.add_argument("file", metavar="FILE", help="the report; - for standard input")
+    report.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="the report; - for standard input "
+        "(default: where VLLM_ASHUTDOWN_REPORT says here)",
+    )
     report.add_argument(
         "--html", metavar="OUT", help="write it as one page for a browser; - to print"
     )

@@ -17,12 +17,13 @@ STANDARD = "-"
 """Standard input, or standard output, instead of a file."""
 
 
-def show(file: str, *, html: str | None, as_json: bool) -> int:
+def show(file: str | None, *, html: str | None, as_json: bool) -> int:
     """Prints the report in ``file``, or writes it as a page.
 
     Args:
         file: What a server wrote where ``VLLM_ASHUTDOWN_REPORT`` says, or what an
-            audit has written, which has the reports of its servers.
+            audit has written, which has the reports of its servers. None is the
+            one that the variable names here.
         html: Where to write it as one HTML page, if anywhere.
         as_json: Print it as JSON, with the verdict in it.
 
@@ -31,6 +32,13 @@ def show(file: str, *, html: str | None, as_json: bool) -> int:
     """
     from .main import fail
 
+    file = file or settings.report_path()
+    if not file:
+        return fail(
+            "whose report? Name the FILE: a server writes its report as it stops, "
+            f"where {settings.REPORT.name} says, and `vllm-ashutdown audit --json "
+            "FILE` keeps those of the servers that it stops"
+        )
     try:
         text = _read(file)
         report = ShutdownReport.from_json(_in_an_audit(text) or text)
