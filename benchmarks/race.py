@@ -14,7 +14,6 @@ The exit code is 1 if a schedule of ours has a fault.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 
 from benchmarks.output import add_json_to, count, table_of, write_json
+from tests import heap
 
 PER = 10_000
 KINDS = {
@@ -76,8 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         vllm_ashutdown.register()
         from tests import explorer
-    gc.collect()
-    gc.freeze()
+    heap.freeze()
     begin = arguments.seed
     plan = {"stock": (explorer.stocks, arguments.stock)}
     plan["ours"] = (explorer.ours, arguments.schedules)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import logging
 import statistics
 import sys
@@ -40,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vllm"))
 from benchmarks.figures import Line
 from benchmarks.output import add_json_to, count, table_of, write_json
 from benchmarks.processor import Stopwatch
+from tests import heap
 
 SIZES = (1, 10, 100, 1000, 3000, 10000)
 MOST_SECONDS = 1.0
@@ -137,8 +137,7 @@ def settle() -> None:
     import vllm_ashutdown
 
     vllm_ashutdown.register()
-    gc.collect()
-    gc.freeze()
+    heap.freeze()
 
 
 async def stop_once(size: int, *, traced: bool = False) -> Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import vllm_ashutdown
+from tests import heap
 from tests.life import Program
 
 vllm_ashutdown.register()
@@ -29,13 +29,8 @@ def log(
 
 
 def pytest_collection_finish() -> None:
-    """Takes what is imported by now out of the garbage collector's rounds.
-
-    Many tests collect, to see that nothing keeps an engine alive. With torch in the
-    heap each round would take a third of a second.
-    """
-    gc.collect()
-    gc.freeze()
+    """Many tests collect, to see that nothing keeps an engine alive."""
+    heap.freeze()
 
 
 @pytest.fixture
