@@ -147,7 +147,7 @@ class Start:
         """A block that is not left half way: a process that is begun is also noted."""
         here = home()
         if self.active and here is not None:
-            here.by_default = self._decide
+            here.by_default = self.decide
         self._whole += 1
         try:
             yield
@@ -207,7 +207,7 @@ class Start:
     def _what(self) -> str:
         return f"{self.trigger} while {self.stage}: the start ends here"
 
-    def _decide(self, member: Member, number: int) -> bool:
+    def decide(self, member: Member, number: int) -> bool:
         """On the thread that listens: a child was signalled, and asks what it means."""
         if self.trigger is None:
             self.trigger = Trigger.signal(number, str(member))

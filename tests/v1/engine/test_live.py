@@ -11,6 +11,7 @@ import pytest
 
 from vllm_ashutdown.adapters.live import LiveEngines, answer_for
 from vllm_ashutdown.core.trigger import Trigger
+from vllm_ashutdown.starting import start
 from vllm_ashutdown.tree.member import Member
 from vllm_ashutdown.tree.place import home
 
@@ -50,6 +51,28 @@ def test_ctrl_c_is_the_programs_and_a_sigterm_stops_the_engine():
     gc.collect()
     assert not decide(member, signal.SIGTERM), "nobody is there to see to it"
     assert stops == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_a_server_starts_with_the_engine_it_ends_the_start(monkeypatch, number):
+    asked: list[Any] = []
+
+    def decide(*told: Any) -> bool:
+        asked.append(told)
+        return True
+
+    monkeypatch.setattr(start, "active", True)
+    monkeypatch.setattr(start, "decide", decide)
+    engine, member = Engine(), Member(PID, 1, "EngineCore")
+    answer_for(
+        engine, lambda *_: pytest.fail("an engine that stops beneath its server")
+    )
+    here = home()
+    assert here is not None
+    answer = here.record(PID).decide
+    assert answer is not None
+    assert answer(member, number)
+    assert asked == [(member, number)]
 
 
 def test_each_is_closed_at_exit_though_one_is_interrupted():

@@ -59,6 +59,23 @@ def test_a_signal_ends_the_start(
         assert "SIGTERM while" in said[0]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@more
+def test_a_signal_to_its_core_alone_ends_the_start(
+    serve: Callable[..., Server], number: signal.Signals
+) -> None:
+    server = serve(until_ready=False)
+    assert server.wait_for(IN_BETWEEN, 120)
+    server.watch.look()
+    (core,) = server.processes_by_kind()["EngineCore"]
+    server.signal_process(core, number)
+    end = server.wait(15)
+
+    assert server.faults(end) == []
+    assert end.seconds < SECONDS
+    assert "Traceback" not in server.log
+
+
 @pytest.mark.parametrize("signals", [2, 3])
 @more
 def test_a_signal_more_ends_it_sooner_and_leaves_nothing(

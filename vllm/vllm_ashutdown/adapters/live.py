@@ -84,7 +84,8 @@ def answer_for(engine: Any, stop: Callable[[Any, Trigger], None]) -> None:
     """Has an engine in a program say what a signal to one of its processes means.
 
     Ctrl-C goes to the whole group, and what it means is the program's to say. A SIGTERM
-    to one process alone stops the engine that it belongs to, in order.
+    to one process alone stops the engine that it belongs to, in order. While a server
+    starts with the engine, either ends the start.
 
     Args:
         engine: It is not kept alive.
@@ -94,6 +95,10 @@ def answer_for(engine: Any, stop: Callable[[Any, Trigger], None]) -> None:
     there = weakref.ref(engine)
 
     def decide(member: Member, number: int) -> bool:
+        from ..starting import start  # dear, and only a server has one
+
+        if start.active:
+            return start.decide(member, number)
         if number == signal.SIGINT:
             return True
         living = there()
